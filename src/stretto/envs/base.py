@@ -1,0 +1,87 @@
+"""The environment protocol.
+
+An environment makes tasks and plays them: ``async rollout(client, task) -> Trajectory``. It holds no loop state:
+the same object serves many concurrent rollouts. The client gives it the policy (``generate``), the clock
+(``sleep``), and a place where blocking or untrusted code can run and be killed (``call``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from stretto.components import Registry
+from stretto.trajectory import Completion, Ints, Trajectory, Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One prompt. ``index`` is its position in the data order; ``prompt`` token ids; ``answer`` and ``info`` are
+    the environment's own."""
+
+    index: int
+    prompt: Ints
+    answer: Any = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+class Client(Protocol):
+    """What a rollout may use."""
+
+    def transcript(self) -> Transcript:
+        """The append-only record of this trajectory (one per rollout)."""
+        ...
+
+    async def generate(self, transcript: Transcript, **overrides: Any) -> Completion:
+        """Let the policy continue the transcript; the completion is appended to it before this returns.
+
+        ``overrides`` replace sampling settings for this turn (``max_new_tokens``, ``stop``, ...).
+        """
+        ...
+
+    async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
+        """Run a module-level function in a process that can be killed; raises what it raised, or
+        ``DeadlineError``."""
+        ...
+
+    async def sleep(self, seconds: float, what: str) -> None:
+        """Wait on the run's clock (virtual in rehearsal); logged as environment time."""
+        ...
+
+    def uniform(self, *counter: int) -> float:
+        """A uniform number in (0, 1): a function of (seed, trajectory, counter) alone."""
+        ...
+
+
+class Environment(Protocol):
+    """Makes tasks and plays them. Built once per run by the registry; needs ``tokenizer`` and ``seed``."""
+
+    def bind(self, tokenizer: Any, seed: int) -> None:
+        """Called once before anything else."""
+        ...
+
+    def task(self, index: int) -> Task:
+        """Training task number ``index``: a function of (seed, index). Finite sets wrap with a new
+        permutation per epoch."""
+        ...
+
+    def eval_tasks(self, n: int) -> list[Task]:
+        """n tasks that training never draws (indices are -1, -2, ...)."""
+        ...
+
+    @property
+    def epoch_size(self) -> int | None:
+        """Training tasks per epoch; None if the generator is unbounded."""
+        ...
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory: ...
+
+    def text(self, trajectory: Trajectory) -> str:
+        """The trajectory as a person reads it (reports, samples)."""
+        ...
+
+
+ENVIRONMENTS: Registry[Environment] = Registry(
+    "environment", ("stretto.envs.arithmetic", "stretto.envs.gym", "stretto.envs.tool", "stretto.envs.data")
+)

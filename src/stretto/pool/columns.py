@@ -1,0 +1,129 @@
+"""Trajectories as columns: one flat array per field plus lengths, the form in which they move and are saved.
+
+Pickling thousands of small arrays costs more than the arrays; a handful of flat ones costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.trajectory import Completion, Trajectory
+
+Columns = dict[str, NDArray[Any]]
+"""``length`` [B]; per-token columns are flat [sum(length)]: ``tokens``, ``mask``, ``versions``,
+``logp_behavior``, ``entropy``, ``rewards``; per-row columns [B]: ``reward`` (NaN: absent), ``terminated``,
+``truncated``, ``turns``, ``version_complete``, ``group``, ``trajectory``; ``record.<name>`` flat [sum(length), K].
+"""
+
+_ROW = (("reward", np.float64), ("terminated", np.bool_), ("truncated", np.bool_), ("turns", np.int32),
+        ("version_complete", np.int32), ("group", np.int64))  # fmt: skip
+
+
+def pack(trajectories: Sequence[Trajectory]) -> Columns:
+    """Columns of these trajectories, in order."""
+    if not trajectories:
+        return {"length": np.zeros(0, np.int64)}
+    columns: Columns = {
+        "length": np.fromiter((len(t.tokens) for t in trajectories), np.int64, len(trajectories)),
+        "trajectory": np.fromiter((t.id for t in trajectories), np.int64, len(trajectories)),
+        "tokens": np.concatenate([t.tokens for t in trajectories]),
+        "mask": np.concatenate([t.mask for t in trajectories]),
+        "versions": np.concatenate([t.versions for t in trajectories]),
+        "logp_behavior": np.concatenate([t.logp for t in trajectories]),
+        "entropy": np.concatenate([t.entropy for t in trajectories]),
+        "rewards": np.concatenate([rewards_of(t) for t in trajectories]),
+    }
+    for name, dtype in _ROW:
+        values = [getattr(t, name) for t in trajectories]
+        columns[name] = np.array([np.nan if v is None else v for v in values], dtype)
+    for name in trajectories[0].records:
+        columns[f"record.{name}"] = np.concatenate([t.records[name] for t in trajectories])
+    return columns
+
+
+def rewards_of(trajectory: Trajectory) -> NDArray[np.float64]:
+    """Reward per token [T]; without per-token rewards all of it sits on the last policy token."""
+    if trajectory.rewards is not None:
+        return np.asarray(trajectory.rewards, np.float64)
+    rewards = np.zeros(len(trajectory.tokens), np.float64)
+    if trajectory.reward is not None and trajectory.mask.any():
+        rewards[np.flatnonzero(trajectory.mask)[-1]] = trajectory.reward
+    return rewards
+
+
+def unpack(columns: Columns) -> list[Trajectory]:
+    """The trajectories again (``info`` is not kept)."""
+    ends = np.cumsum(columns["length"])
+    records = [name for name in columns if name.startswith("record.")]
+    out = []
+    for row, end in enumerate(ends):
+        s = slice(int(end - columns["length"][row]), int(end))
+        reward = float(columns["reward"][row])
+        out.append(
+            Trajectory(
+                id=int(columns["trajectory"][row]),
+                group=int(columns["group"][row]),
+                tokens=columns["tokens"][s],
+                mask=columns["mask"][s],
+                versions=columns["versions"][s],
+                logp=columns["logp_behavior"][s],
+                entropy=columns["entropy"][s],
+                reward=None if np.isnan(reward) else reward,
+                terminated=bool(columns["terminated"][row]),
+                truncated=bool(columns["truncated"][row]),
+                turns=int(columns["turns"][row]),
+                version_complete=int(columns["version_complete"][row]),
+                rewards=columns["rewards"][s],
+                records={name[7:]: columns[name][s] for name in records},
+            )
+        )
+    return out
+
+
+def pack_completions(finished: Sequence[tuple[int, Completion]]) -> Columns:
+    """Finished requests as columns: ``id`` [n], ``length`` [n], ``finish`` [n], flat per-token columns."""
+    if not finished:
+        return {"id": np.zeros(0, np.int64)}
+    columns: Columns = {
+        "id": np.fromiter((i for i, _ in finished), np.int64, len(finished)),
+        "length": np.fromiter((len(c.tokens) for _, c in finished), np.int64, len(finished)),
+        "finish": np.array([c.finish for _, c in finished]),
+        "tokens": np.concatenate([c.tokens for _, c in finished]),
+        "logp": np.concatenate([c.logp for _, c in finished]),
+        "entropy": np.concatenate([c.entropy for _, c in finished]),
+        "versions": np.concatenate([c.versions for _, c in finished]),
+    }
+    names = set().union(*(c.records.keys() for _, c in finished))
+    for name in sorted(names):
+        columns[f"record.{name}"] = np.concatenate([c.records[name] for _, c in finished if name in c.records])
+        columns[f"has.{name}"] = np.array([name in c.records for _, c in finished])
+    return columns
+
+
+def unpack_completions(columns: Columns) -> list[tuple[int, Completion]]:
+    """Inverse of ``pack_completions``."""
+    ids = columns["id"].tolist()
+    if not ids:
+        return []
+    lengths, finish = columns["length"].tolist(), columns["finish"].tolist()
+    names = [name[7:] for name in columns if name.startswith("record.")]
+    offsets = dict.fromkeys(names, 0)
+    out, at = [], 0
+    for row, (request, length) in enumerate(zip(ids, lengths, strict=True)):
+        s = slice(at, at + length)
+        at += length
+        records = {}
+        for name in names:
+            if columns[f"has.{name}"][row]:
+                o = offsets[name]
+                records[name] = columns[f"record.{name}"][o : o + length]
+                offsets[name] = o + length
+        out.append(
+            (request, Completion(columns["tokens"][s], columns["logp"][s], columns["entropy"][s],
+                                 columns["versions"][s], finish[row], records))
+        )  # fmt: skip
+    return out

@@ -1,0 +1,119 @@
+"""What goes into an engine and what comes out: requests, sampling parameters, reports, exported state.
+
+An engine is a passive state machine (``Engine``). It owns no thread and no clock: ``advance(n)`` does at most
+n decode steps and returns what happened; between two calls its owner may add, pause, move or abort requests
+and swap weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.trajectory import Completion, Ints
+
+IN_FLIGHT_MODES = ("keep", "reprefill", "drain", "abort", "pin")
+"""What happens to running requests when new weights arrive; see ``docs/loop.md``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to sample. The recorded log-probability is that of the distribution after all of these.
+
+    ``temperature`` 0 is greedy (log-probability 0 by definition of a point mass is *not* recorded: the
+    untempered one is). ``top_k`` 0 and ``top_p`` 1 are off. ``stop`` ids end a completion and belong to it.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 64
+    stop: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion to make.
+
+    ``id`` is unique in the run. ``trajectory`` and the absolute token position address the sampling noise, so
+    ``tokens`` is everything the trajectory holds so far. ``group``: requests of one group with equal tokens
+    share their prefill. ``version`` pins the request to that version (None: whatever is loaded).
+    ``top_logp`` K records the K likeliest ids and log-probabilities at each position (``head_ids``,
+    ``head_logp``); ``draws`` M records M independent draws (``mc_ids``, ``mc_logp``).
+    """
+
+    id: int
+    trajectory: int
+    group: int
+    tokens: Ints
+    sampling: SamplingParams
+    version: int | None = None
+    top_logp: int = 0
+    draws: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """What one ``advance`` did. Times are for metrics; nothing is decided by them."""
+
+    finished: list[tuple[int, Completion]] = field(default_factory=list)
+    decode_steps: int = 0
+    decode_tokens: int = 0
+    prefill_tokens: int = 0
+    running: int = 0
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class ExportedRequest:
+    """A running request with its KV, ready to go on in another engine that holds the same version.
+
+    ``keys``, ``values``: [layers, kv_heads, length, head_dim]; ``partial``: what was sampled so far.
+    """
+
+    request: Request
+    partial: Completion
+    version: int
+    keys: NDArray[Any] | None
+    values: NDArray[Any] | None
+
+
+class Engine(Protocol):
+    """The passive engine. ``rollout/engine.py`` is the real one, ``cluster/engine.py`` the modelled one."""
+
+    version: int | None
+
+    def add(self, requests: Sequence[Request]) -> None: ...
+
+    def advance(self, n: int) -> Report: ...
+
+    def abort(self, ids: Sequence[int]) -> list[tuple[int, Completion]]:
+        """Stop these requests; their partial completions come back with finish ``aborted``."""
+        ...
+
+    def pause(self, ids: Sequence[int] | None = None) -> None:
+        """Keep these requests (None: all) without advancing them; their KV stays."""
+        ...
+
+    def resume(self, ids: Sequence[int] | None = None) -> None: ...
+
+    def export(self, id: int) -> ExportedRequest: ...
+
+    def import_(self, state: ExportedRequest) -> None: ...
+
+    def load(self, version: int, weights: Mapping[str, Any], in_flight: str) -> list[tuple[int, Completion]]:
+        """Swap to ``version`` between two steps; returns what the swap aborted (mode ``abort``)."""
+        ...
+
+    def release(self, trajectories: Sequence[int]) -> None:
+        """These trajectories are over: versions pinned for them may go."""
+        ...
+
+
+def empty_completion(dtype: Any = np.float32) -> Completion:
+    """A completion of no tokens, as an aborted request that had not started."""
+    return Completion(np.zeros(0, np.int32), np.zeros(0, dtype), np.zeros(0, dtype), np.zeros(0, np.int32), "aborted")
