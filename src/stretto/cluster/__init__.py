@@ -1,0 +1,1 @@
+"""Modelled hardware for rehearsal and planning: durations, and stand-ins for engine, learner and environment."""

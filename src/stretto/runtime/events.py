@@ -8,7 +8,8 @@ Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names a
 =============  ===================================================================================================
 RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, depth, prompts_per_step, group_size,
                max_steps, engines, slots, in_flight, version, step
-Resumed        version, step, restarted [groups that start again], kept [groups that wait ready]
+Resumed        version, step, max_steps: the log goes on from a checkpoint; all workers are new
+Restarted      group, traj [open ids], engine, version: an unfinished group goes on after Resumed; from its saved tokens (version as before) or from scratch (version = now)
 WorkerUp       worker
 WorkerDown     worker, reason
 Submitted      group, task (position in the data), traj [ids], engine, version (dispatch version), replaces?
@@ -16,7 +17,8 @@ TurnDone       traj, start, tokens, versions [[v, n], ...]: a turn that another 
 EnvDone        traj, start, what: time outside the engine (tool, scoring)
 TrajDone       traj, group, start, tokens (policy), length (all), versions [[v, n], ...], turns,
                reward (null: absent), finish, terminated, truncated
-TrajEnd        traj [ids], ending (rejected | filtered | failed | cancelled), reason, tokens (policy, lost)
+TrajEnd        traj [ids], ending (rejected | filtered | failed | cancelled), reason, tokens (policy, lost),
+               group_over? (true: the whole group ends with this, then also group)
 GroupReady     group, version (published now), traj [valid ids], tokens
 StepStart      step, version, groups, traj [ids], tokens, staleness {total, generation, waiting, max}
 StepEnd        step, version (after), skipped, metrics {name: number}; its trajectories are trained unless skipped

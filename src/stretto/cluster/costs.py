@@ -1,0 +1,79 @@
+"""Durations of modelled hardware (systems spec 12, [inferred]).
+
+A decode step of n active rows takes A + b n; prefill is a serial job that stops decoding; a learner step takes a base
+plus a time per token. Draws are functions of (seed, counters) alone.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+from stretto.config.sections import Cluster, Law
+from stretto.envs.counter import mix
+from stretto.rollout.types import Report
+
+_NORMAL = NormalDist()
+
+
+def uniform(seed: int, trajectory: int, position: int, stream: int) -> float:
+    """A number in (0, 1) that depends on its arguments alone."""
+    return ((mix(seed, stream, trajectory, position) >> 11) + 0.5) * 2.0**-53
+
+
+def draw(law: Law, u: float) -> float:
+    """The value of a law at probability u in (0, 1), clipped to [low, high]."""
+    if law.kind == "constant":
+        value = law.mean
+    elif law.kind == "uniform":
+        return law.low + u * (law.high - law.low)
+    elif law.kind == "exponential":
+        value = -law.mean * math.log1p(-u)
+    else:
+        mu = math.log(law.mean) - law.sigma**2 / 2 if law.mean > 0 else -math.inf
+        value = math.exp(mu + law.sigma * _NORMAL.inv_cdf(u)) if law.mean > 0 else 0.0
+    return min(max(value, law.low), law.high)
+
+
+class Costs:
+    """Durations in seconds, by the settings ``cluster.*``."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
+        self._seed = seed
+
+    def advance_s(self, report: Report) -> float:
+        """What one ``advance`` of an engine takes."""
+        c = self.cluster
+        return (
+            report.decode_steps * c.decode_base_s
+            + report.decode_tokens * c.decode_row_s
+            + report.prefill_tokens * c.prefill_token_s
+        )
+
+    def step_s(self, tokens: int) -> float:
+        """A learner step over ``tokens`` tokens, prompts included."""
+        return self.cluster.step_base_s + tokens * self.cluster.step_token_s
+
+    @property
+    def publish_s(self) -> float:
+        """Transfer and load of one version on one engine."""
+        return self.cluster.publish_s
+
+    def env_s(self, trajectory: int) -> float:
+        """Scoring latency of a trajectory."""
+        law = self.cluster.env
+        return draw(law, uniform(self._seed, trajectory, 0, stream=101)) if law.mean or law.kind == "uniform" else 0.0
+
+    def length(self, trajectory: int, turn: int) -> int:
+        """Response tokens (simulate)."""
+        return max(1, round(draw(self.cluster.lengths, uniform(self._seed, trajectory, turn, stream=102))))
+
+    def reward(self, trajectory: int) -> float:
+        """Reward 0 or 1 (simulate)."""
+        return float(uniform(self._seed, trajectory, 0, stream=103) < self.cluster.reward_probability)
+
+    def fails(self, trajectory: int) -> bool:
+        """Does this rollout fail?"""
+        p = self.cluster.failure_probability
+        return p > 0 and uniform(self._seed, trajectory, 0, stream=104) < p

@@ -1,0 +1,188 @@
+"""The hooks: what each is asked, and where its rules are registered.
+
+A rule is a dataclass whose fields are its options; its methods are pure functions of the view. ``Rules`` holds one
+rule per hook, built from ``control.*`` of the config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stretto.components import Registry
+from stretto.config.schema import RunConfig
+from stretto.control.view import View
+
+
+class Admission(Protocol):
+    """May one more group start?"""
+
+    def decide(self, view: View, version: int) -> int:
+        """How many groups may start now if dispatched at ``version``."""
+        ...
+
+
+class VersionAssign(Protocol):
+    """Which version serves a group?"""
+
+    def assign(self, view: View, engine: str) -> int | None:
+        """A version to pin the group to, or None: whatever its engine has loaded, token by token."""
+        ...
+
+
+class Router(Protocol):
+    """Which engine serves a group?"""
+
+    def route(self, view: View) -> str | None:
+        """Name of an engine that is up and has a version, or None: none can take work now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Residency action: ``kind`` is pause, resume or migrate (then ``engine`` is the destination)."""
+
+    kind: str
+    trajectory: int
+    engine: str | None = None
+
+
+class Residency(Protocol):
+    """Which running trajectories pause, go on, or move?"""
+
+    def decide(self, view: View) -> Sequence[Move]: ...
+
+
+class PoolRule(Protocol):
+    """Which ready groups are rejected before the next batch is formed?"""
+
+    def reject(self, view: View) -> Sequence[int]: ...
+
+
+class Filter(Protocol):
+    """Is a finished group dropped before it becomes ready?"""
+
+    def drop(self, rewards: Sequence[float]) -> str | None:
+        """The reason, or None to keep it. ``rewards``: the raw valid ones."""
+        ...
+
+
+class BatchForm(Protocol):
+    """Which ready groups form the batch of a step that could start now?"""
+
+    def form(self, view: View) -> Sequence[int] | None:
+        """Group ids in training order, or None: wait."""
+        ...
+
+
+class Publish(Protocol):
+    """Which engines load the newest version now?"""
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ``ConfigError`` if the rule can't work with this configuration."""
+        ...
+
+    def engines(self, view: View) -> Sequence[str]: ...
+
+
+class TrainMode(Protocol):
+    """How many groups does the learner take at a time?"""
+
+    def chunks(self, view: View, groups: Sequence[int]) -> Sequence[Sequence[int]]:
+        """The batch's groups in the portions handed to the learner; one portion is one optimizer step's batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """Elastic action: route work to this engine (``active``) or stop routing to it."""
+
+    engine: str
+    active: bool
+
+
+class Elastic(Protocol):
+    """Which workers change role?"""
+
+    def decide(self, view: View) -> Sequence[RoleChange]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Concurrency limits; None: no limit of this kind."""
+
+    trajectories: int | None = None
+    """Running trajectories in all."""
+
+
+class Quota(Protocol):
+    """How much may run at once?"""
+
+    def limits(self, view: View) -> Limits: ...
+
+
+class Chunk(Protocol):
+    """Which sampled tokens count in the loss?"""
+
+    def keep(self, tokens: int, turns: int) -> slice:
+        """The part of a trajectory's policy tokens that trains."""
+        ...
+
+
+ADMISSION: Registry[Admission] = Registry("control.admission", ("stretto.control.admission",))
+VERSION: Registry[VersionAssign] = Registry("control.version", ("stretto.control.version",))
+ROUTER: Registry[Router] = Registry("control.router", ("stretto.control.router",))
+RESIDENCY: Registry[Residency] = Registry("control.residency", ("stretto.control.residency",))
+POOL: Registry[PoolRule] = Registry("control.pool", ("stretto.control.pool",))
+FILTER: Registry[Filter] = Registry("control.filter", ("stretto.control.filter",))
+BATCH: Registry[BatchForm] = Registry("control.batch", ("stretto.control.batch",))
+PUBLISH: Registry[Publish] = Registry("control.publish", ("stretto.control.publish",))
+TRAIN_MODE: Registry[TrainMode] = Registry("control.train_mode", ("stretto.control.train_mode",))
+ELASTIC: Registry[Elastic] = Registry("control.elastic", ("stretto.control.elastic",))
+QUOTA: Registry[Quota] = Registry("control.quota", ("stretto.control.quota",))
+CHUNK: Registry[Chunk] = Registry("control.chunk", ("stretto.control.chunk",))
+
+HOOKS = {
+    "admission": ADMISSION,
+    "version": VERSION,
+    "router": ROUTER,
+    "residency": RESIDENCY,
+    "pool": POOL,
+    "filter": FILTER,
+    "batch": BATCH,
+    "publish": PUBLISH,
+    "train_mode": TRAIN_MODE,
+    "elastic": ELASTIC,
+    "quota": QUOTA,
+    "chunk": CHUNK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One rule per hook."""
+
+    admission: Admission
+    version: VersionAssign
+    router: Router
+    residency: Residency
+    pool: PoolRule
+    filter: Filter
+    batch: BatchForm
+    publish: Publish
+    train_mode: TrainMode
+    elastic: Elastic
+    quota: Quota
+    chunk: Chunk
+
+
+def build_rules(config: RunConfig) -> Rules:
+    """The rules that the config names; unknown names, options or combinations raise ``ConfigError``."""
+    rules = {}
+    for hook, registry in HOOKS.items():
+        spec = getattr(config.control, hook)
+        rules[hook] = registry.build(spec.name, spec.options, f"control.{hook}")
+    built = Rules(**rules)  # type: ignore[arg-type]
+    built.publish.check(config)
+    return built

@@ -1,0 +1,35 @@
+"""Pool rules: which ready groups are rejected before a batch is formed?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stretto.control.hooks import POOL
+from stretto.control.view import View
+
+
+@POOL.register("keep")
+@dataclass(frozen=True)
+class Keep:
+    """Reject nothing: admission paces the work so that nothing has to go."""
+
+    def reject(self, view: View) -> Sequence[int]:
+        """Nothing."""
+        return ()
+
+
+@POOL.register("drop-oldest")
+@dataclass(frozen=True)
+class DropOldest:
+    """A queue of at most ``capacity`` batches: while a step runs, the oldest ready groups beyond it are rejected
+    (the queue of the closed form for mean staleness, systems spec 1.5)."""
+
+    capacity: float = 2.0
+
+    def reject(self, view: View) -> Sequence[int]:
+        """The oldest ready groups beyond the capacity."""
+        excess = len(view.ready) - int(self.capacity * view.batch)
+        if not view.training or excess <= 0:
+            return ()
+        return list(view.ready)[:excess]  # dicts keep the order of completion

@@ -1,0 +1,20 @@
+"""Quotas: how much may run at once?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.control.hooks import QUOTA, Limits
+from stretto.control.view import View
+
+
+@QUOTA.register("fixed")
+@dataclass(frozen=True)
+class FixedQuota:
+    """Constant limits. ``trajectories``: running trajectories in all; None: as many as admission starts."""
+
+    trajectories: int | None = None
+
+    def limits(self, view: View) -> Limits:
+        """The same always."""
+        return Limits(self.trajectories)

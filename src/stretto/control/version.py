@@ -1,0 +1,28 @@
+"""Version rules: which version serves a group?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.control.hooks import VERSION
+from stretto.control.view import View
+
+
+@VERSION.register("latest")
+@dataclass(frozen=True)
+class Latest:
+    """Whatever the engine has loaded, token by token (in-place updates)."""
+
+    def assign(self, view: View, engine: str) -> int | None:
+        """None: not pinned."""
+        return None
+
+
+@VERSION.register("pinned")
+@dataclass(frozen=True)
+class Pinned:
+    """The version that the engine holds when the group starts, to the end of each trajectory (as DORA's C1)."""
+
+    def assign(self, view: View, engine: str) -> int | None:
+        """The engine's version."""
+        return view.engines[engine].version

@@ -1,0 +1,149 @@
+"""What a rollout gets: the policy, the clock, a place for killable code. One per trajectory.
+
+An aborted request (weights changed under ``abort``, or its engine restarted) goes on here with what it had sampled so
+far, so an environment never sees an interruption. After a resume the client answers from the saved completions first:
+the environment's coroutine starts over and finds itself where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from stretto.envs.counter import mix
+from stretto.errors import DataError, InvariantError
+from stretto.rollout.types import Request, SamplingParams
+from stretto.runtime.events import EventLog, version_runs
+from stretto.runtime.workers.base import EngineHandle
+from stretto.trajectory import Completion, Transcript, join
+
+TURNS = 1000  # request ids: trajectory * TURNS + a counter of this trajectory's requests
+
+
+class Scoring(Protocol):
+    """Where blocking or untrusted code runs."""
+
+    async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any: ...
+
+
+class RolloutClient:
+    """The ``Client`` of the environment protocol for one trajectory."""
+
+    __slots__ = (
+        "_log", "_requests", "_scoring", "_start", "_transcript", "completions", "current", "draws", "engine",
+        "group", "pin", "replay", "sampling", "seed", "top_logp", "trajectory",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        trajectory: int,
+        group: int,
+        engine: EngineHandle,
+        sampling: SamplingParams,
+        seed: int,
+        scoring: Scoring,
+        log: EventLog,
+        pin: int | None = None,
+        replay: Sequence[Completion] = (),
+        top_logp: int = 0,
+        draws: int = 0,
+    ) -> None:
+        self.trajectory, self.group, self.engine, self.sampling, self.seed = trajectory, group, engine, sampling, seed
+        self.pin, self.replay, self.top_logp, self.draws = pin, list(replay), top_logp, draws
+        self.completions: list[Completion] = []
+        """Completions of finished turns; with ``current`` it is what a checkpoint saves."""
+        self.current: tuple[int, Completion | None] | None = None
+        """(request id, what earlier requests of this turn sampled) of the turn that runs now."""
+        self._scoring, self._log = scoring, log
+        self._transcript: Transcript | None = None
+        self._requests = 0
+        self._start = 0.0
+
+    def transcript(self) -> Transcript:
+        """The append-only record of this trajectory."""
+        if self._transcript is not None:
+            raise InvariantError(f"trajectory {self.trajectory}: the environment asked for a second transcript")
+        self._transcript = Transcript(self.trajectory, self.group)
+        return self._transcript
+
+    async def generate(self, transcript: Transcript, **overrides: Any) -> Completion:
+        """Let the policy continue the transcript."""
+        if transcript is not self._transcript:
+            raise InvariantError(f"trajectory {self.trajectory}: this transcript is not its own")
+        if self.completions:
+            self._turn_done()
+        self._start = asyncio.get_running_loop().time()
+        sampling = replace(self.sampling, **overrides) if overrides else self.sampling
+        partial: Completion | None = None
+        if self.replay:
+            partial = self.replay.pop(0)
+            if partial.finish != "aborted":
+                return self._accept(transcript, partial)
+        prompt = transcript.tokens()
+        if not len(prompt):
+            raise DataError(f"trajectory {self.trajectory}: the prompt is empty; a policy needs at least one token")
+        while True:
+            completion = await self._request(prompt, sampling, partial)
+            partial = join(partial, completion) if partial is not None else completion
+            if completion.finish != "aborted":
+                return self._accept(transcript, partial)
+
+    async def _request(self, prompt: Any, sampling: SamplingParams, partial: Completion | None) -> Completion:
+        tokens, left = prompt, sampling.max_new_tokens
+        if partial is not None and len(partial.tokens):
+            tokens = np.concatenate([prompt, partial.tokens])
+            left -= len(partial.tokens)
+            sampling = replace(sampling, max_new_tokens=left)
+        request = self.trajectory * TURNS + self._requests
+        self._requests += 1
+        self.current = (request, partial)
+        future = self.engine.submit(
+            Request(request, self.trajectory, self.group, tokens, sampling, self.pin, self.top_logp, self.draws)
+        )
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.engine.give_up(request)
+            raise
+
+    def _accept(self, transcript: Transcript, completion: Completion) -> Completion:
+        self.current = None
+        self.completions.append(completion)
+        transcript.sample(completion)
+        return completion
+
+    def _turn_done(self) -> None:
+        last = self.completions[-1]
+        self._log.emit(
+            "TurnDone",
+            traj=self.trajectory,
+            start=round(self._start, 6),
+            tokens=len(last.tokens),
+            versions=version_runs(last.versions),
+        )
+
+    async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
+        """Run a function where it can be killed; logged as environment time."""
+        start = asyncio.get_running_loop().time()
+        try:
+            return await self._scoring.call(function, *args, deadline_s=deadline_s)
+        finally:
+            self._env_done(start, getattr(function, "__name__", "call"))
+
+    async def sleep(self, seconds: float, what: str) -> None:
+        """Wait on the run's clock; logged as environment time."""
+        start = asyncio.get_running_loop().time()
+        await asyncio.sleep(seconds)
+        self._env_done(start, what)
+
+    def _env_done(self, start: float, what: str) -> None:
+        self._log.emit("EnvDone", traj=self.trajectory, start=round(start, 6), what=what)
+
+    def uniform(self, *counter: int) -> float:
+        """A number in (0, 1) that depends on (seed, trajectory, counter) alone."""
+        return ((mix(self.seed, self.trajectory, *counter) >> 11) + 0.5) * 2.0**-53

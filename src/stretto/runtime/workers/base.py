@@ -1,0 +1,202 @@
+"""What the orchestrator asks of a worker, and what all engine handles share.
+
+An engine handle turns requests into futures. Requests made in one turn of the event loop leave together, so that
+what an engine sees does not depend on how the loop schedules its tasks. A handle that dies sets ``failed``; its
+open requests then fail with the same error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from stretto.pool.columns import Columns
+from stretto.rollout.types import Report, Request, empty_completion
+from stretto.runtime.events import EventLog
+from stretto.trajectory import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An engine's answer to ``load``: the version that it now holds and when its pause began."""
+
+    version: int
+    start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A learner's answer to ``step``. ``staged`` describes the published weights (None if the step was skipped)."""
+
+    version: int
+    skipped: bool
+    metrics: dict[str, float]
+    staged: Any
+
+
+class LearnerHandle(Protocol):
+    """The learner as the loop holds it."""
+
+    async def start(self) -> None: ...
+
+    async def step(self, columns: Columns, slot: int) -> Stepped:
+        """Train on a batch; on success the new weights are staged in ``slot``."""
+        ...
+
+    async def stage(self, slot: int) -> Any:
+        """Stage the current weights."""
+        ...
+
+    async def save(self, directory: Path) -> None: ...
+
+    async def load(self, directory: Path) -> int:
+        """Restore; returns the version."""
+        ...
+
+    async def save_model(self, directory: Path) -> str:
+        """Write the policy in Transformers format; returns the SHA-256 of the weights."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class BusyLog:
+    """Joins a worker's bursts of computing into ``Busy`` events of at most ``span_s`` each."""
+
+    def __init__(self, log: EventLog, worker: str, span_s: float = 1.0, gap_s: float = 0.02) -> None:
+        self._log, self._worker, self._span_s, self._gap_s = log, worker, span_s, gap_s
+        self._start: float | None = None
+        self._end = 0.0
+        self._tokens = self._prefill = self._steps = 0
+
+    def add(self, start: float, end: float, report: Report) -> None:
+        """The worker computed from ``start`` to ``end`` (run clock)."""
+        if self._start is not None and (start - self._end > self._gap_s or end - self._start > self._span_s):
+            self.flush()
+        if self._start is None:
+            self._start = start
+        self._end = end
+        self._tokens += report.decode_tokens
+        self._prefill += report.prefill_tokens
+        self._steps += report.decode_steps
+
+    def flush(self) -> None:
+        """Log what is collected."""
+        if self._start is None:
+            return
+        self._log.emit(
+            "Busy",
+            worker=self._worker,
+            start=round(self._start, 6),
+            end=round(self._end, 6),
+            tokens=self._tokens,
+            prefill=self._prefill,
+            rows=round(self._tokens / max(1, self._steps), 3),
+        )
+        self._start = None
+        self._tokens = self._prefill = self._steps = 0
+
+
+class EngineHandle:
+    """Base of all engine handles: futures per request, coalesced sending, delivery."""
+
+    def __init__(self, name: str, log: EventLog) -> None:
+        self.name = name
+        self.version: int | None = None
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.log = log
+        self.busy = BusyLog(log, name)
+        self._futures: dict[int, asyncio.Future[Completion]] = {}
+        self._outbox: list[Request] = []
+
+    @property
+    def running(self) -> int:
+        """Requests sent and not answered."""
+        return len(self._futures)
+
+    def submit(self, request: Request) -> asyncio.Future[Completion]:
+        """Ask for a completion. Finish ``aborted`` means: go on with a new request that holds the partial."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        self._futures[request.id] = future
+        if not self._outbox:
+            loop.call_soon(self._flush)
+        self._outbox.append(request)
+        return future
+
+    def deliver(self, finished: Sequence[tuple[int, Completion]]) -> None:
+        """Answer requests; answers to requests that were given up are dropped here."""
+        for request, completion in finished:
+            future = self._futures.pop(request, None)
+            if future is not None and not future.done():
+                future.set_result(completion)
+
+    def give_up(self, request: int) -> None:
+        """Nobody waits for this request any more."""
+        if self._futures.pop(request, None) is not None:
+            self.abort([request])
+
+    def fail(self, error: BaseException) -> None:
+        """The engine is gone: everything that waits for it learns why."""
+        if not self.failed.done():
+            self.failed.set_exception(error)
+            self.failed.exception()  # marks it as seen; the orchestrator watches it too
+        for future in self._futures.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+        self._futures.clear()
+
+    def opened(self, version: int) -> None:
+        """The engine holds ``version`` now; requests that waited for its first one leave."""
+        self.version = version
+        self._flush()
+
+    def interrupted(self) -> None:
+        """The engine lost everything: open requests end as aborted without tokens, so that each goes on."""
+        self.version = None
+        self.deliver([(request, empty_completion()) for request in list(self._futures)])
+
+    def _flush(self) -> None:
+        if self.version is None:
+            return
+        requests = [r for r in self._outbox if r.id in self._futures]
+        self._outbox = []
+        if requests:
+            self.add(requests)
+
+    # what each kind does in its own way
+
+    async def start(self) -> None:
+        """Bring it up; returns when it can load weights."""
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Hand requests over."""
+        raise NotImplementedError
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Stop requests whose answers nobody needs."""
+        raise NotImplementedError
+
+    def release(self, trajectories: Sequence[int]) -> None:
+        """Trajectories are over: versions pinned for them may go."""
+        raise NotImplementedError
+
+    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+        """Swap weights between two steps."""
+        raise NotImplementedError
+
+    async def partials(self) -> dict[int, Completion]:
+        """What running requests have sampled so far, by request id."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End it and leave nothing behind."""
+        raise NotImplementedError
+
+
+Progress = Callable[[str], None]
+"""Called with a line about a start-up phase."""

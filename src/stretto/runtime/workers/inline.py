@@ -1,0 +1,159 @@
+"""Engine and learner in the loop's own process: on the virtual clock with modelled durations, or on the wall clock.
+
+The same passive classes as in worker processes. A driver coroutine advances the engine while it has work; weights
+swap and requests stop between two advances only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from stretto.cluster.costs import Costs
+from stretto.pool.columns import Columns
+from stretto.rollout.types import Engine, Report, Request
+from stretto.runtime.events import EventLog
+from stretto.runtime.workers.base import EngineHandle, Loaded, Stepped
+from stretto.trajectory import Completion
+
+
+class PassiveLearner(Protocol):
+    """What a learner class offers (``learner.learner.Learner``; ``cluster.learner`` for simulation)."""
+
+    version: int
+
+    def step(self, columns: Columns) -> Any: ...
+
+    def weights(self) -> dict[str, Any]: ...
+
+    def save(self, directory: Path) -> None: ...
+
+    def load(self, directory: Path) -> None: ...
+
+    def save_model(self, directory: Path) -> str: ...
+
+
+class InlineEngine(EngineHandle):
+    """Drives a passive engine inside this loop. ``costs`` None: wall clock, no modelled time."""
+
+    def __init__(self, name: str, engine: Engine, log: EventLog, costs: Costs | None, steps_per_advance: int) -> None:
+        super().__init__(name, log)
+        self._engine, self._costs, self._steps = engine, costs, steps_per_advance
+        self._work = asyncio.Event()
+        self._loads: list[tuple[asyncio.Future[Loaded], int, dict[str, Any], str]] = []
+        self._driver = asyncio.get_running_loop().create_task(self._drive(), name=f"{name} driver")
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Hand requests over."""
+        self._engine.add(requests)
+        self._work.set()
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Stop requests."""
+        self._engine.abort(ids)
+
+    def release(self, trajectories: Sequence[int]) -> None:
+        """Trajectories are over."""
+        self._engine.release(trajectories)
+
+    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+        """Swap weights before the next advance. ``staged``: (version, weights)."""
+        version, weights = staged
+        future: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+        self._loads.append((future, version, weights, in_flight))
+        self._work.set()
+        return await future
+
+    async def partials(self) -> dict[int, Completion]:
+        """What running requests have sampled so far."""
+        return self._engine.partials()
+
+    async def close(self) -> None:
+        """Stop the driver."""
+        self.busy.flush()
+        self._driver.cancel()
+        await asyncio.gather(self._driver, return_exceptions=True)
+
+    async def _drive(self) -> None:
+        try:
+            while True:
+                if not self._loads and not self._has_work:
+                    self.busy.flush()
+                    self._work.clear()
+                    await self._work.wait()
+                if self._loads:
+                    await self._swap()
+                if self._has_work:
+                    await self._advance()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.fail(error)
+
+    @property
+    def _has_work(self) -> bool:
+        return self._engine.has_work
+
+    async def _advance(self) -> None:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        report: Report = self._engine.advance(self._steps)
+        await asyncio.sleep(self._costs.advance_s(report) if self._costs is not None else 0)
+        self.busy.add(start, loop.time(), report)
+        self.deliver(report.finished)
+
+    async def _swap(self) -> None:
+        future, version, weights, in_flight = self._loads.pop(0)
+        loop = asyncio.get_running_loop()
+        if in_flight == "drain":
+            self._engine.hold_admission(True)
+            while self._engine.running:
+                await self._advance()
+            self._engine.hold_admission(False)
+        start = loop.time()
+        aborted = self._engine.load(version, weights, in_flight)
+        await asyncio.sleep(self._costs.publish_s if self._costs is not None else 0)
+        self.deliver(aborted)
+        self.opened(version)
+        if not future.done():
+            future.set_result(Loaded(version, start))
+
+
+class InlineLearner:
+    """Holds a passive learner in this process. In virtual time a step takes what the cost model says."""
+
+    def __init__(self, learner: PassiveLearner, costs: Costs | None) -> None:
+        self._learner, self._costs = learner, costs
+
+    async def start(self) -> None:
+        """Nothing to bring up."""
+
+    async def step(self, columns: Columns, slot: int) -> Stepped:
+        """Train on a batch."""
+        result = self._learner.step(columns)
+        tokens = int(columns["length"].sum())
+        await asyncio.sleep(self._costs.step_s(tokens) if self._costs is not None else 0)
+        staged = None if result.skipped else await self.stage(slot)
+        return Stepped(result.version, result.skipped, result.metrics, staged)
+
+    async def stage(self, slot: int) -> tuple[int, dict[str, Any]]:
+        """(version, copies of the current weights)."""
+        return self._learner.version, {name: w.clone() for name, w in self._learner.weights().items()}
+
+    async def save(self, directory: Path) -> None:
+        """Write a checkpoint."""
+        self._learner.save(directory)
+
+    async def load(self, directory: Path) -> int:
+        """Restore."""
+        self._learner.load(directory)
+        return self._learner.version
+
+    async def save_model(self, directory: Path) -> str:
+        """Write the policy."""
+        return self._learner.save_model(directory)
+
+    async def close(self) -> None:
+        """Nothing to end."""
