@@ -1,0 +1,191 @@
+"""``TokenBatch``: what an objective sees. Torch tensors, right padded, one row a trajectory (or a step of one).
+
+Masks come from lengths and roles. Masked places may hold anything, NaN included, and never matter; the one
+exception is a reward on a non-policy token inside ``length``, which belongs to the policy token before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stretto.errors import DataError, InvariantError
+
+_TOKEN_FIELDS = (
+    "tokens", "mask", "logp_behavior", "logp_proximal", "logp_old", "entropy", "values", "rewards", "versions",
+)  # fmt: skip
+_ROW_FIELDS = ("group", "trajectory", "length", "terminated", "truncated", "bootstrap")
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Structural denominators of a whole optimizer step: policy tokens N and rows B, before any rejection."""
+
+    tokens: int
+    rows: int
+
+
+@dataclass(kw_only=True, eq=False)
+class TokenBatch:
+    """Trajectories as tensors. ``[B,T]``: ``tokens`` and ``versions`` int, ``mask`` bool (True exactly on tokens
+    that the policy sampled), ``logp_behavior``, ``logp_proximal``, ``logp_old``, ``entropy`` (nats), ``values``
+    (critic before the token), ``rewards`` floating. ``[B]``: ``group``, ``trajectory``, ``length`` (tokens before
+    the padding; default T), ``terminated``, ``truncated``, ``bootstrap`` (value after the last token of a
+    truncated row). ``version``: the learner's. ``records``: further ``[B,T,...]`` tensors. ``totals``: the step's
+    denominators; None: those of this batch. What an objective doesn't need stays None.
+
+    Raises ``DataError`` on a wrong shape.
+    """
+
+    mask: Tensor
+    tokens: Tensor | None = None
+    logp_behavior: Tensor | None = None
+    logp_proximal: Tensor | None = None
+    logp_old: Tensor | None = None
+    entropy: Tensor | None = None
+    values: Tensor | None = None
+    rewards: Tensor | None = None
+    versions: Tensor | None = None
+    group: Tensor | None = None
+    trajectory: Tensor | None = None
+    length: Tensor | None = None
+    terminated: Tensor | None = None
+    truncated: Tensor | None = None
+    bootstrap: Tensor | None = None
+    version: int = 0
+    totals: Totals | None = None
+    records: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mask.ndim != 2:
+            raise DataError(f"TokenBatch: mask must be [B,T], got {list(self.mask.shape)}")
+        if self.mask.dtype != torch.bool:
+            raise DataError(f"TokenBatch: mask must be bool, got {self.mask.dtype}")
+        for name in _TOKEN_FIELDS:
+            self._check(name, getattr(self, name), self.mask.shape)
+        for name in _ROW_FIELDS:
+            self._check(name, getattr(self, name), self.mask.shape[:1])
+        for name, values in self.records.items():
+            self._check(f"records[{name!r}]", values[..., 0] if values.ndim > 2 else values, self.mask.shape)
+
+    def _check(self, name: str, values: Tensor | None, shape: torch.Size) -> None:
+        if values is not None and values.shape != shape:
+            raise DataError(f"TokenBatch: {name} must be {list(shape)} like the mask, got {list(values.shape)}")
+
+    def need(self, *names: str) -> list[Tensor]:
+        """These fields; ``DataError`` names the first that is missing."""
+        out = []
+        for name in names:
+            values = getattr(self, name)
+            if values is None:
+                raise DataError(f"TokenBatch.{name} is missing, but the objective needs it")
+            out.append(values)
+        return out
+
+    @property
+    def rows(self) -> int:
+        """B."""
+        return int(self.mask.shape[0])
+
+    @property
+    def inside(self) -> Tensor:
+        """[B,T] bool: True before the padding."""
+        if self.length is None:
+            return torch.ones_like(self.mask)
+        return torch.arange(self.mask.shape[1], device=self.mask.device) < self.length[:, None]
+
+    def step_totals(self) -> Totals:
+        """The step's denominators, or this batch's own."""
+        return self.totals or Totals(int(self.mask.sum()), self.rows)
+
+    def replace(self, **changes: Any) -> TokenBatch:
+        """A copy with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def select(self, rows: Tensor, columns: int | None = None) -> TokenBatch:
+        """These rows [n] (and the first ``columns`` tokens). ``totals`` are carried over as they are."""
+        changes: dict[str, Any] = {}
+        for name in _TOKEN_FIELDS:
+            values = getattr(self, name)
+            changes[name] = None if values is None else values[rows, :columns]
+        for name in _ROW_FIELDS:
+            values = getattr(self, name)
+            changes[name] = None if values is None else values[rows]
+        records = {name: values[rows, :columns] for name, values in self.records.items()}
+        return dataclasses.replace(self, records=records, **changes)
+
+    def split(self, max_tokens: int) -> list[tuple[Tensor, int]]:
+        """Micro-batches as (rows [n], width): sorted by length, at most ``max_tokens`` padded tokens each (a
+        longer row goes alone). Every row appears once; the order is a function of the lengths alone."""
+        width = self.mask.shape[1]
+        lengths = [width] * self.rows if self.length is None else self.length.tolist()
+        if self.rows * max(lengths, default=0) <= max_tokens:
+            return [(torch.arange(self.rows), max(lengths, default=0))] if self.rows else []
+        order = sorted(range(self.rows), key=lengths.__getitem__)
+        parts: list[tuple[Tensor, int]] = []
+        start = 0
+        for end in range(1, self.rows + 1):
+            full = end < self.rows and (end + 1 - start) * lengths[order[end]] > max_tokens
+            if full or end == self.rows:
+                parts.append((torch.tensor(order[start:end]), lengths[order[end - 1]]))
+                start = end
+        return parts
+
+    def micro_batches(self, max_tokens: int) -> Iterator[TokenBatch]:
+        """The batch in parts that carry the totals of the whole, so that their losses add up exactly."""
+        whole = self.replace(totals=self.step_totals())
+        for rows, width in self.split(max_tokens):
+            yield whole.select(rows, width)
+
+    @classmethod
+    def from_columns(
+        cls, columns: Mapping[str, np.ndarray[Any, Any]], version: int, dtype: torch.dtype = torch.float32
+    ) -> TokenBatch:
+        """Padded batch of packed trajectories (``stretto.pool.columns``); floats become ``dtype``.
+
+        Raises ``InvariantError`` if a trajectory has no reward (it must never train).
+        """
+        lengths = torch.from_numpy(np.asarray(columns["length"], np.int64))
+        rows = len(lengths)
+        if rows == 0:
+            return cls(mask=torch.zeros(0, 0, dtype=torch.bool), version=version)
+        absent = np.flatnonzero(np.isnan(columns["reward"]))
+        if len(absent):
+            raise InvariantError(f"trajectory {columns['trajectory'][absent[0]]} trains without a reward")
+        width = int(lengths.max())
+        at = torch.arange(int(lengths.sum()))
+        row = torch.repeat_interleave(torch.arange(rows), lengths)
+        place = at + (torch.arange(rows) * width - (torch.cumsum(lengths, 0) - lengths))[row]
+
+        def pad(name: str, kind: torch.dtype) -> Tensor:
+            flat = torch.as_tensor(columns[name]).to(kind)
+            out = torch.zeros(rows * width, *flat.shape[1:], dtype=kind)
+            out[place] = flat
+            return out.view(rows, width, *flat.shape[1:])
+
+        records = {}
+        for name in columns:
+            if name.startswith("record."):
+                floating = np.issubdtype(columns[name].dtype, np.floating)
+                records[name[7:]] = pad(name, dtype if floating else torch.int64)
+        return cls(
+            tokens=pad("tokens", torch.int64),
+            mask=pad("mask", torch.bool),
+            logp_behavior=pad("logp_behavior", dtype),
+            entropy=pad("entropy", dtype),
+            rewards=pad("rewards", dtype),
+            versions=pad("versions", torch.int64),
+            group=torch.as_tensor(columns["group"]),
+            trajectory=torch.as_tensor(columns["trajectory"]),
+            length=lengths,
+            terminated=torch.as_tensor(columns["terminated"]),
+            truncated=torch.as_tensor(columns["truncated"]),
+            version=version,
+            records=records,
+        )

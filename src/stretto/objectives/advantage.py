@@ -1,0 +1,124 @@
+"""Advantage estimators: group baselines, returns, GAE. Never with gradient; [B,T], 0 where masked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stretto.batch import TokenBatch
+from stretto.objectives.compress import compress, policy_rewards
+
+STD_EPSILON = 1e-6
+"""Added to a group's standard deviation. Not published: our choice."""
+
+
+@dataclass(frozen=True)
+class GroupStatistics:
+    """Per group (G of them): ``index`` [B] the row's group; ``valid`` [B] the row has a reward; ``count``, ``mean``,
+    ``std`` (population), ``constant`` (>= 2 valid raw rewards, all equal) [G]."""
+
+    returns: Tensor
+    index: Tensor
+    valid: Tensor
+    count: Tensor
+    mean: Tensor
+    std: Tensor
+    constant: Tensor
+
+
+def row_rewards(batch: TokenBatch) -> Tensor:
+    """R_i [B]: sum of the row's rewards; NaN where a policy token's reward is (the reward is absent)."""
+    (rewards,) = batch.need("rewards")
+    rewards = rewards.detach()
+    counted = torch.where(batch.mask | rewards.isfinite(), rewards, 0.0)
+    return torch.where(batch.inside, counted, 0.0).sum(1)
+
+
+def group_statistics(batch: TokenBatch) -> GroupStatistics:
+    """Statistics of each group's valid raw rewards, before any scaling."""
+    (group,) = batch.need("group")
+    returns = row_rewards(batch)
+    valid = returns.isfinite()
+    returns = torch.where(valid, returns, 0.0)
+    index = torch.unique(group, return_inverse=True)[1]
+    groups = int(index.max()) + 1 if index.numel() else 0
+    zeros = returns.new_zeros(groups)
+    count = zeros.index_add(0, index, valid.to(returns.dtype))
+    mean = zeros.index_add(0, index, returns) / count.clamp(min=1)
+    deviation = torch.where(valid, returns - mean[index], 0.0)
+    std = (zeros.index_add(0, index, deviation.square()) / count.clamp(min=1)).sqrt()
+    high = torch.full_like(zeros, -torch.inf).scatter_reduce(
+        0, index, torch.where(valid, returns, -torch.inf), "amax"
+    )
+    low = torch.full_like(zeros, torch.inf).scatter_reduce(0, index, torch.where(valid, returns, torch.inf), "amin")
+    return GroupStatistics(returns, index, valid, count, mean, std, (count >= 2) & (high == low))
+
+
+def group_advantages(batch: TokenBatch, std: bool, leave_one_out: bool = False) -> Tensor:
+    """(R_i - mean_g) [/ (std_g + 1e-6)] [B,T]; leave-one-out: R_i minus the mean of the others (RLOO).
+
+    A group of one valid reward, a group without variance and a row without a reward have 0. Sum over a group: 0.
+    """
+    g = group_statistics(batch)
+    a = g.returns - g.mean[g.index]
+    if leave_one_out:
+        a = a * (g.count / (g.count - 1).clamp(min=1))[g.index]
+    if std:
+        a = a / (g.std + STD_EPSILON)[g.index]
+    live = (g.valid & (g.count >= 2)[g.index] & ~g.constant[g.index])[:, None] & batch.mask
+    return torch.where(live, a[:, None], 0.0)
+
+
+def discounted_returns(batch: TokenBatch, gamma: float) -> Tensor:
+    """G_t = r_t + gamma G_{t+1} over the policy tokens [B,T]; a truncated row starts from its bootstrap value."""
+    return _backward(batch, gamma, 1.0, None)
+
+
+def gae(batch: TokenBatch, gamma: float, lam: float | Tensor) -> Tensor:
+    """GAE (arXiv 1506.02438) over the policy tokens [B,T]: delta_t = r_t + gamma V_{t+1} - V_t,
+    A_t = delta_t + gamma lam A_{t+1}. ``lam`` may be [B].
+
+    The value after the last token is 0, or ``batch.bootstrap`` where the row was truncated and not terminated.
+    """
+    (values,) = batch.need("values")
+    return _backward(batch, gamma, lam, values.detach())
+
+
+def _backward(batch: TokenBatch, gamma: float, lam: float | Tensor, values: Tensor | None) -> Tensor:
+    (rewards,) = batch.need("rewards")
+    packed = compress(batch.mask)
+    r = packed.close(policy_rewards(rewards, batch.mask, batch.inside))
+    v = torch.zeros_like(r) if values is None else packed.close(values)
+    after = _after_last(batch, r)
+    n = r.shape[1]
+    last = torch.arange(n, device=r.device) == packed.valid.sum(1, keepdim=True) - 1
+    following = torch.where(last, after[:, None], torch.nn.functional.pad(v[:, 1:], (0, min(n, 1))))
+    if values is None:  # returns: the bootstrap enters once, at the end
+        delta = r + torch.where(last, gamma * following, 0.0)
+    else:
+        delta = r + gamma * following - v
+    delta = torch.where(packed.valid, delta, 0.0)
+    out = torch.empty_like(delta)
+    running = delta.new_zeros(delta.shape[0])
+    for t in range(n - 1, -1, -1):
+        running = delta[:, t] + gamma * lam * running
+        out[:, t] = running
+    return packed.open(out)
+
+
+def _after_last(batch: TokenBatch, like: Tensor) -> Tensor:
+    zero = like.new_zeros(like.shape[0])
+    if batch.truncated is None or batch.bootstrap is None:
+        return zero
+    bootstraps = batch.truncated if batch.terminated is None else batch.truncated & ~batch.terminated
+    return torch.where(bootstraps, batch.bootstrap.detach().to(like.dtype), zero)
+
+
+def standardised(advantages: Tensor, mask: Tensor) -> Tensor:
+    """Zero mean and unit population deviation over the policy tokens of the batch."""
+    n = mask.sum().clamp(min=1)
+    mean = torch.where(mask, advantages, 0.0).sum() / n
+    centred = torch.where(mask, advantages - mean, 0.0)
+    return centred / ((centred.square().sum() / n).sqrt() + STD_EPSILON)

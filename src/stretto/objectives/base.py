@@ -1,0 +1,101 @@
+"""What all methods share: options of the advantage and the aggregation, and the assembly of ``Loss``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from stretto.batch import TokenBatch
+from stretto.errors import ConfigError, DataError
+from stretto.objectives.advantage import discounted_returns, gae, group_advantages, standardised
+from stretto.objectives.aggregate import Aggregation, aggregate
+from stretto.objectives.loss import Loss, critic_loss
+from stretto.objectives.metrics import Metrics
+
+Baseline = Literal["group", "leave-one-out", "none", "gae"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """Base of the methods. A method implements ``token_loss``; everything else is here.
+
+    Options: ``baseline`` group | leave-one-out | none (returns) | gae (needs a critic); ``std``: divide by the
+    group's standard deviation (group, leave-one-out) or standardise over the step's tokens (none, gae);
+    ``aggregation`` with ``max_length`` for ``const``; ``gamma``, ``lam`` of returns and GAE, ``critic_lam`` of the
+    critic's targets (default ``lam``), ``value_clip`` of the critic loss.
+
+    ``needs``: what the learner must provide (``proximal``: log-probabilities at the start of the step, for the
+    call but not for ``advantages``; ``values``: a critic). ``corrects``: stale data is corrected for.
+    """
+
+    baseline: Baseline = "group"
+    std: bool = True
+    aggregation: Aggregation = "token-mean"
+    max_length: int | None = None
+    gamma: float = 1.0
+    lam: float = 1.0
+    critic_lam: float | None = None
+    value_clip: float | None = None
+
+    corrects: ClassVar[bool] = True
+    component_name: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        if (self.aggregation == "const") != (self.max_length is not None):
+            raise ConfigError(
+                f"objective {self.component_name!r}: max_length and aggregation = 'const' go together "
+                f"(aggregation = {self.aggregation!r}, max_length = {self.max_length})"
+            )
+        if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1 and 0 <= (self.critic_lam or 0) <= 1):
+            raise ConfigError(f"objective {self.component_name!r}: gamma, lam and critic_lam must lie in [0, 1]")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Subset of {"proximal", "values"}."""
+        return frozenset({"values"}) if self.baseline == "gae" else frozenset()
+
+    def advantages(self, batch: TokenBatch) -> Tensor:
+        """[B,T], detached, 0 where masked. Needs whole groups: call it before splitting into micro-batches."""
+        with torch.no_grad():
+            if self.baseline in ("group", "leave-one-out"):
+                return group_advantages(batch, self.std, leave_one_out=self.baseline == "leave-one-out")
+            if self.baseline == "gae":
+                raw = gae(batch, self.gamma, self.lam)
+            else:
+                raw = discounted_returns(batch, self.gamma)
+            return standardised(raw, batch.mask) if self.std else raw
+
+    def targets(self, batch: TokenBatch) -> Tensor:
+        """The critic's targets G = V + GAE [B,T], detached."""
+        (values,) = batch.need("values")
+        with torch.no_grad():
+            lam = self.lam if self.critic_lam is None else self.critic_lam
+            return torch.where(batch.mask, values + gae(batch, self.gamma, lam), 0.0)
+
+    def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
+        """Loss per token [B,T] (before aggregation) and metrics. ``advantages`` are 0 where masked."""
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        batch: TokenBatch,
+        logp: Tensor,
+        values: Tensor | None = None,
+        advantages: Tensor | None = None,
+    ) -> Loss:
+        """The loss. ``logp`` [B,T] and ``values`` [B,T] carry gradient, nothing else; ready ``advantages`` ([B,T],
+        or [B] repeated over the row) replace the method's own."""
+        if logp.shape != batch.mask.shape:
+            raise DataError(f"logp must be {list(batch.mask.shape)} like the mask, got {list(logp.shape)}")
+        a = self.advantages(batch) if advantages is None else advantages.detach()
+        a = torch.where(batch.mask, a[:, None] if a.ndim == 1 else a, 0.0)
+        x, metrics = self.token_loss(batch, logp, a)
+        policy = aggregate(x, batch, self.aggregation, self.max_length)
+        if values is None:
+            critic = torch.zeros((), dtype=logp.dtype, device=logp.device)
+            return Loss(policy, policy, critic, metrics)
+        critic = critic_loss(batch, values, self.targets(batch), self.value_clip)
+        return Loss(policy + critic, policy, critic, metrics)

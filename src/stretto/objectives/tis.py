@@ -1,0 +1,35 @@
+"""Truncated importance sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stretto.errors import ConfigError
+from stretto.objectives.ratio import ratio
+from stretto.objectives.registry import REGISTRY
+from stretto.objectives.weighted import Weighted
+
+
+@REGISTRY.register("tis")
+@dataclass(frozen=True, kw_only=True)
+class TIS(Weighted):
+    """-sg(min(x, cap)) A logp, x = numerator / behaviour of the token (``level="token"``), of the whole sequence
+    (``sequence``: the product) or its geometric mean (``geometric``) (Ionides 2008; verl's rollout correction).
+    ``floor``: two-sided variant, x clamped to [floor, cap] (0.5 and 2 are usual).
+    """
+
+    cap: float = 2.0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.floor < self.cap:
+            raise ConfigError(f"objective 'tis': need 0 <= floor < cap, got {self.floor} and {self.cap}")
+
+    def weight(self, token: Tensor, level: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = ratio(level)
+        weight = x.clamp(self.floor, self.cap)
+        return weight, torch.ones_like(mask), weight != x

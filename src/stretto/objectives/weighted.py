@@ -1,0 +1,47 @@
+"""Importance weights on the score, shared by truncated and masked importance sampling (not a method by itself)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from stretto.batch import TokenBatch
+from stretto.objectives.base import Objective
+from stretto.objectives.metrics import Metrics, off_policy
+from stretto.objectives.ratio import Level, at_level, log_ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted(Objective):
+    """-sg(w) A logp, with w made from numerator / behaviour at ``level``.
+
+    ``numerator``: ``current`` (default; corrects fully, inner steps included) or ``proximal`` (weights fixed at
+    the start of the step, as TRL and verl do; the same with one optimizer step a batch).
+    """
+
+    numerator: Literal["current", "proximal"] = "current"
+    level: Level = "token"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return super().needs | ({"proximal"} if self.numerator == "proximal" else frozenset())
+
+    def weight(self, token: Tensor, level: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(weight, kept, truncated), each [B,T], from the detached log-ratios of the token and at the level."""
+        raise NotImplementedError
+
+    def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
+        (behavior,) = batch.need("logp_behavior")
+        numerator = logp if self.numerator == "current" else batch.need("logp_proximal")[0]
+        d = log_ratio(numerator.detach(), behavior, batch.mask)
+        weight, kept, truncated = self.weight(d, at_level(d, batch.mask, self.level), batch.mask)
+        now = d if self.numerator == "current" else log_ratio(logp.detach(), behavior, batch.mask)
+        metrics = off_policy(batch, now, weight)
+        tokens = batch.mask.sum()
+        metrics.share("is_ratio/clipped_fraction", truncated & batch.mask, tokens)
+        metrics.share("gate/kept_tokens", kept & batch.mask, tokens)
+        metrics.share("gate/kept_sequences", (kept & batch.mask).any(1), batch.mask.any(1).sum())
+        return -(weight * advantages * torch.where(batch.mask, logp, 0.0)), metrics
