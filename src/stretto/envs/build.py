@@ -1,0 +1,24 @@
+"""The environment of a run, with its configured verifier."""
+
+from __future__ import annotations
+
+from stretto.config.schema import RunConfig
+from stretto.envs.base import ENVIRONMENTS, Environment
+from stretto.envs.verifiers import make_verifier
+from stretto.errors import ConfigError
+
+
+def build_environment(config: RunConfig) -> Environment:
+    """Build ``config.env`` and give it ``config.reward``; call ``bind`` on it before use."""
+    env = ENVIRONMENTS.build(config.env.name, config.env.options, "env")
+    if config.reward is not None:
+        use = getattr(env, "use_verifier", None)
+        if use is None:
+            raise ConfigError(
+                f"reward = {config.reward!r}: environment {config.env.name!r} scores by itself (it has no "
+                "use_verifier method); remove `reward` or choose another environment"
+            )
+        use(make_verifier(config.reward, config.reward_options))
+    elif config.reward_options:
+        raise ConfigError("reward_options is set, but reward is not: name the verifier that they belong to")
+    return env

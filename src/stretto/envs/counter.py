@@ -1,0 +1,34 @@
+"""Random numbers addressed by counters: a function of their arguments alone, never of a shared generator."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = (1 << 64) - 1
+
+
+def mix(*counters: int) -> int:
+    """64 well-mixed bits of these integers (SplitMix64's finalizer, chained; Steele et al., OOPSLA 2014)."""
+    state = 0x9E3779B97F4A7C15
+    for counter in counters:
+        z = (state ^ (counter & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
+        state = z ^ (z >> 31)
+    return state
+
+
+def text_share(text: str, salt: str = "") -> float:
+    """A number in [0, 1) that depends on ``text`` alone: splits problems into training and held-out ones."""
+    digest = hashlib.blake2b(f"{salt}\0{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2.0**64
+
+
+@lru_cache(maxsize=4)
+def permutation(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
+    """The order [size] in which epoch number ``epoch`` visits a finite set."""
+    return np.random.Generator(np.random.Philox(key=mix(seed, epoch, size))).permutation(size)

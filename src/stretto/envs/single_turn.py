@@ -1,0 +1,72 @@
+"""What the environments with one prompt and one answer share: play, decode, verify."""
+
+from __future__ import annotations
+
+from stretto.envs.base import Client, Task
+from stretto.envs.verifiers import Score, Verifier, normalize, score
+from stretto.models.tokenizer import LightTokenizer
+from stretto.trajectory import Ints, Trajectory
+
+
+class SingleTurn:
+    """Base: the policy answers the prompt once. Subclasses make tasks and may override ``own_score``."""
+
+    tokenizer: LightTokenizer
+    seed: int
+    verifier: Verifier | None = None
+
+    def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
+        """Give the tokenizer and the seed of the task order."""
+        self.tokenizer = tokenizer
+        self.seed = seed
+
+    def use_verifier(self, verifier: Verifier) -> None:
+        """Score with ``verifier`` instead of the environment's own rule."""
+        self.verifier = verifier
+
+    @property
+    def epoch_size(self) -> int | None:
+        """Generators have no epochs."""
+        return None
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        """Prompt, one completion, score. A completion cut at its token limit is truncated, not terminated."""
+        transcript = client.transcript()
+        transcript.observe(task.prompt)
+        completion = await client.generate(transcript)
+        if self.verifier is None:
+            result = await self.own_score(client, task, completion.tokens)
+        else:
+            text = self.tokenizer.decode(completion.tokens)
+            result = await score(self.verifier, client, text, task.answer, task.info)
+        finished = completion.finish == "stop"
+        return transcript.finish(
+            result.reward, terminated=finished, truncated=not finished,
+            info={"reward_absent": result.reason} if result.reward is None else None,
+        )  # fmt: skip
+
+    async def own_score(self, client: Client, task: Task, tokens: Ints) -> Score:
+        """1 if the decoded answer equals the expected one."""
+        return normalize(self.tokenizer.decode(tokens).strip() == str(task.answer).strip())
+
+    def text(self, trajectory: Trajectory) -> str:
+        """The whole trajectory, special tokens shown."""
+        return self.tokenizer.decode(trajectory.tokens, special=True)
+
+    def worked_answer(self, task: Task) -> tuple[list[int], list[bool]]:
+        """Prompt, answer and eos as ids with the mask of what a supervised start learns."""
+        prompt = task.prompt.tolist()
+        answer = [*self.tokenizer.encode(str(task.answer)).tolist(), *self.tokenizer.eos_ids[:1]]
+        return prompt + answer, [False] * len(prompt) + [True] * len(answer)
+
+    def worked(self, index: int) -> tuple[list[int], list[bool]]:
+        """Training task ``index`` with its answer: (tokens, mask)."""
+        return self.worked_answer(self.task(index))
+
+    def task(self, index: int) -> Task:
+        """See ``Environment.task``."""
+        raise NotImplementedError
+
+    def eval_tasks(self, n: int) -> list[Task]:
+        """See ``Environment.eval_tasks``."""
+        raise NotImplementedError
