@@ -1,0 +1,170 @@
+"""One row of metrics per learner step, computed from the events alone (names: spec/field.md 3).
+
+``Interval`` is a listener: call it with each event; ``StepEnd`` and ``Eval`` return a row. The interval of a row
+is the time since the step before it. Metrics of the batch (``reward/trained``, ``staleness``, ``group``) come from
+the batch that was shipped; ``reward/all``, ``length`` and the like from every trajectory that completed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from stretto.observe.tally import Done, Event, Row, Tally, percentile
+
+
+class Spans:
+    """Busy time of something that many can do at once: union of [start, end] spans inside a window."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []
+
+    def add(self, start: float, end: float) -> None:
+        """One span, in seconds of the run's clock."""
+        self._spans.append((start, end))
+
+    def take(self, since: float) -> tuple[float, float]:
+        """(seconds in which at least one span was active, sum of all spans); both after ``since``. Forgets them."""
+        union = total = 0.0
+        reach = since
+        for start, end in sorted(self._spans):
+            start = max(start, since)
+            if end > start:
+                total += end - start
+                union += max(0.0, end - max(start, reach))
+                reach = max(reach, end)
+        self._spans.clear()
+        return union, total
+
+
+class Interval:
+    """Cumulative counts and what happened since the last row."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.start: Event = {}
+        self._busy: dict[str, Spans] = {}
+        self._env = Spans()
+        self._since = 0.0
+        self._step_started = 0.0
+        self._done: list[Done] = []
+        self._pause_s: list[float] = []
+        self._sync_s = 0.0
+        self._before = (0, 0)
+        self._handlers: dict[str, Callable[[Event], Row | None]] = {
+            "RunStart": self._on_start,
+            "Resumed": self._on_resumed,
+            "EnvDone": self._on_env,
+            "TrajDone": self._on_done,
+            "StepStart": self._on_step_start,
+            "StepEnd": self._on_step_end,
+            "Published": self._on_published,
+            "Loaded": self._on_loaded,
+            "Busy": self._on_busy,
+            "Eval": self._on_eval,
+        }
+
+    def __call__(self, event: Event) -> Row | None:
+        """Take one event; returns the row that it completes."""
+        self.tally(event)
+        handler = self._handlers.get(event["e"])
+        return handler(event) if handler is not None else None
+
+    def replay(self, events: Iterable[Event]) -> list[Row]:
+        """All rows of these events."""
+        return [row for event in events if (row := self(event)) is not None]
+
+    def _on_start(self, event: Event) -> None:
+        self.start = event
+        self._since = event["t"]
+
+    def _on_resumed(self, event: Event) -> None:
+        self._since = event["t"]
+
+    def _on_env(self, event: Event) -> None:
+        self._env.add(event["start"], event["t"])
+
+    def _on_done(self, event: Event) -> None:
+        self._done.append(self.tally.done[event["traj"]])
+
+    def _on_step_start(self, event: Event) -> None:
+        self._step_started = event["t"]
+
+    def _on_published(self, event: Event) -> None:
+        self._sync_s += event["t"] - event["start"]
+
+    def _on_loaded(self, event: Event) -> None:
+        self._pause_s.append(event["t"] - event["start"])
+
+    def _on_busy(self, event: Event) -> None:
+        worker = event["worker"]
+        if worker not in self._busy:
+            self._busy[worker] = Spans()
+        self._busy[worker].add(event["start"], event["t"])
+
+    def _on_eval(self, event: Event) -> Row:
+        return {"step": self.tally.steps, "t": event["t"], "eval/accuracy": event["accuracy"],
+               "eval/mean": event["reward"], "eval/version": event["version"], "eval/count": event["n"],
+               "time/eval": event["t"] - event["start"]}  # fmt: skip
+
+    def _on_step_end(self, event: Event) -> Row:
+        t, tally = event["t"], self.tally
+        window = max(t - self._since, 1e-9)
+        row: Row = {"step": event["step"], "version": event["version"], "t": t}
+        row |= tally.batch
+        row |= completed(self._done)
+        for name, (count, tokens) in tally.ledger().items():
+            row[f"ledger/{name}"], row[f"ledger/{name}_tokens"] = count, tokens
+        submitted_tokens = row["ledger/submitted_tokens"]
+        row["ledger/rejected_token_share"] = row["ledger/rejected_tokens"] / max(1, submitted_tokens)
+        before, self._before = self._before, (submitted_tokens, row["ledger/trained_tokens"])
+        row["tokens_per_s/generated"] = (submitted_tokens - before[0]) / window
+        row["tokens_per_s/trained"] = (row["ledger/trained_tokens"] - before[1]) / window
+        row |= self._times(window, t)
+        row["pool/size"], row["in_flight"] = len(tally.ready), tally.in_flight
+        row["version/learner"] = tally.published
+        if tally.worker_version:
+            row["version/engine_min"] = min(tally.worker_version.values())
+            row["version/engine_max"] = max(tally.worker_version.values())
+        row["restarts/engine"] = tally.restarts
+        row["update/skipped"] = int(event["skipped"])
+        row |= event["metrics"]
+        self._since = t
+        self._done = []
+        return row
+
+    def _times(self, window: float, t: float) -> Row:
+        """Seconds by role and idle shares. A span that crosses the window's start counts inside it only."""
+        row: Row = {"time/step": window}
+        busy = [spans.take(self._since)[0] for worker, spans in self._busy.items() if worker != "learner"]
+        engines = max(len(busy), int(self.start.get("engines") or 1))
+        row["time/generate"] = sum(busy) / engines
+        row["time/train"] = t - max(self._step_started, self._since)
+        row["time/wait"] = window - row["time/train"]
+        row["time/sync"] = self._sync_s
+        env, row["time/score"] = self._env.take(self._since)
+        row["sync/pause_s"] = max(self._pause_s, default=0.0)
+        row["idle_ratio/learner"] = row["time/wait"] / window
+        row["idle_ratio/engine"] = max(0.0, 1 - row["time/generate"] / window)
+        row["idle_ratio/env"] = max(0.0, 1 - env / window)
+        self._sync_s = 0.0
+        self._pause_s.clear()
+        return row
+
+
+def completed(done: list[Done]) -> Row:
+    """Metrics over trajectories that completed in the interval, whatever became of them."""
+    row: Row = {"reward/all/count": 0, "completed": len(done)}
+    if not done:
+        return row
+    rewards = [d.reward for d in done if d.reward is not None]
+    row["reward/all/count"] = len(rewards)
+    if rewards:
+        row["reward/all/mean"] = sum(rewards) / len(rewards)
+    row["reward/valid_fraction"] = len(rewards) / len(done)
+    lengths = [d.tokens for d in done]
+    row["length/mean"] = sum(lengths) / len(lengths)
+    row["length/p95"] = percentile(Counter(lengths), 0.95)
+    row["truncated"] = sum(d.truncated for d in done) / len(done)
+    row["turns/mean"] = sum(d.turns for d in done) / len(done)
+    return row

@@ -1,0 +1,81 @@
+"""``metrics.jsonl``: one row per learner step and one per evaluation, a function of the event log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import orjson
+
+from stretto.errors import DataError
+from stretto.observe.interval import Interval
+from stretto.observe.tally import Event, Row
+from stretto.observe.trackers import Tracker, finite
+from stretto.runtime.events import cut_tail
+
+
+class MetricsWriter:
+    """Listener of the event log: writes a row at each StepEnd and Eval, and hands it to trackers and ``on_row``.
+
+    To continue a run, give ``offset`` (the writer's ``offset`` at the checkpoint; later rows move aside) and
+    ``history``, the events that stay: cumulative counts go on from them.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path | str,
+        *,
+        trackers: Sequence[Tracker] = (),
+        offset: int | None = None,
+        history: Iterable[Event] = (),
+    ) -> None:
+        path = Path(run_dir) / "metrics.jsonl"
+        self.interval = Interval()
+        self.interval.replay(history)
+        self.on_row: list[Callable[[Row], None]] = []
+        self.offset = 0
+        """bytes written so far; a checkpoint stores it"""
+        self._trackers = tuple(trackers)
+        if offset is not None:
+            self.offset = len(cut_tail(path, offset))
+        self._file = open(path, "wb" if offset is None else "ab")  # noqa: SIM115
+
+    def __call__(self, event: Event) -> None:
+        """Take one event; a few microseconds, except where a row is due."""
+        row = self.interval(event)
+        if row is None:
+            return
+        line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
+        self._file.write(line)
+        self._file.flush()
+        self.offset += len(line)
+        values = finite(row)
+        for tracker in self._trackers:
+            tracker.scalars(row["step"], row["t"], values)
+        for listener in self.on_row:
+            listener(row)
+
+    def close(self) -> None:
+        """Close the file and the trackers."""
+        self._file.close()
+        for tracker in self._trackers:
+            tracker.close()
+
+
+def read_metrics(run_dir: Path | str) -> list[Row]:
+    """Rows of ``metrics.jsonl``; a torn last line is dropped.
+
+    Raises:
+        DataError: a line before the last isn't JSON.
+    """
+    lines = (Path(run_dir) / "metrics.jsonl").read_bytes().split(b"\n")
+    rows: list[Row] = []
+    for number, line in enumerate(lines):
+        if not line:
+            continue
+        try:
+            rows.append(orjson.loads(line))
+        except orjson.JSONDecodeError as error:
+            if number < len(lines) - 1:
+                raise DataError(f"{run_dir}/metrics.jsonl, line {number + 1}: {error}") from error
+    return rows

@@ -1,0 +1,55 @@
+"""The figures that ``--json`` prints of a run, from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stretto.observe.interval import Interval
+from stretto.observe.tally import Event, Row
+
+
+def summarize(events: Iterable[Event]) -> dict[str, Any]:
+    """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy}, ``staleness`` {mean, max} over trained tokens,
+    ``ledger``, ``clock_s`` (the run's clock at the last event), ``reward`` [[step, all, trained], ...],
+    ``complete``, ``reason``.
+
+    Accuracies are None without evaluation, rewards where there were none.
+    """
+    interval = Interval()
+    rows: list[Row] = []
+    last: Event = {}
+    for event in events:
+        row = interval(event)
+        if row is not None:
+            rows.append(row)
+        last = event
+    return summary_of(interval, rows, last)
+
+
+def summary_of(interval: Interval, rows: Iterable[Row], last: Event) -> dict[str, Any]:
+    """The same, of an interval that has seen all events; ``rows``: its rows, ``last``: the last event."""
+    tally = interval.tally
+    rows = list(rows)
+    accuracies = [row["eval/accuracy"] for row in rows if "eval/accuracy" in row]
+    trained = sum(tally.stale_tokens.values())
+    total = sum(age * tokens for age, tokens in tally.stale_tokens.items())
+    ended = last.get("e") == "RunEnd"
+    return {
+        "steps": tally.steps,
+        "version": tally.version,
+        "eval": {
+            "accuracy": accuracies[-1] if accuracies else None,
+            "initial_accuracy": accuracies[0] if accuracies else None,
+        },
+        "staleness": {"mean": total / trained if trained else 0.0, "max": max(tally.stale_tokens, default=0)},
+        "ledger": {name: count for name, (count, _) in tally.ledger().items()},
+        "clock_s": last.get("t", 0.0),
+        "reward": [
+            [row["step"], row.get("reward/all/mean"), row.get("reward/trained/mean")]
+            for row in rows
+            if "eval/accuracy" not in row
+        ],
+        "complete": ended,
+        "reason": last["reason"] if ended else None,
+    }

@@ -1,0 +1,204 @@
+"""Cumulative counts of a run: the ledger in trajectories and tokens, who is where, staleness of each batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = dict[str, Any]
+Row = dict[str, Any]
+ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
+
+
+class Done:
+    """What is remembered of a completed trajectory until it ends."""
+
+    __slots__ = ("group", "reward", "tokens", "truncated", "turns", "versions")
+
+    def __init__(self, event: Event) -> None:
+        self.group: int = event["group"]
+        self.reward: float | None = event["reward"]
+        self.tokens: int = event["tokens"]
+        self.versions: list[list[int]] = event["versions"]
+        self.turns: int = event["turns"]
+        self.truncated: bool = event["truncated"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Call it with each event, in order."""
+
+    submitted: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
+    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
+    done: dict[int, Done] = field(default_factory=dict)
+    """completed, not ended"""
+    done_tokens: int = 0
+    ready: dict[int, tuple[float, int, list[int]]] = field(default_factory=dict)
+    """group: (time, version, trajectories) since it waits ready; in training included until its step starts"""
+    training: list[int] = field(default_factory=list)
+    steps: int = 0
+    skipped: int = 0
+    version: int = 0
+    published: int = 0
+    worker_version: dict[str, int] = field(default_factory=dict)
+    restarts: int = 0
+    group_of: dict[int, int] = field(default_factory=dict)
+    """trajectory, until it ends: its group"""
+    batch: Row = field(default_factory=dict)
+    """metrics of the batch that was shipped last"""
+    stale_tokens: dict[int, int] = field(default_factory=dict)
+    """staleness in versions: trained tokens"""
+    _waiting: dict[int, tuple[float, int, list[int]]] = field(default_factory=dict)
+    _ages: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def open(self) -> int:
+        """Submitted trajectories that have not ended."""
+        return self.submitted - sum(self.counts.values())
+
+    @property
+    def in_flight(self) -> int:
+        """Open trajectories that have not completed."""
+        return self.open - len(self.done)
+
+    def ledger(self) -> dict[str, tuple[int, int]]:
+        """(trajectories, policy tokens) of each ending, of what is open (completed, not ended) and of all."""
+        parts = {name: (self.counts[name], self.tokens[name]) for name in ENDINGS}
+        parts["open"] = (self.open, self.done_tokens)
+        return {"submitted": (self.submitted, sum(tokens for _, tokens in parts.values())), **parts}
+
+    def __call__(self, event: Event) -> None:
+        name = event["e"]
+        if name == "TrajDone":
+            done = Done(event)
+            self.done[event["traj"]] = done
+            self.done_tokens += done.tokens
+        elif name == "Submitted":
+            for id in event["traj"]:
+                if id not in self.group_of:
+                    self.submitted += 1
+                    self.group_of[id] = event["group"]
+        elif name == "TrajEnd":
+            self.counts[event["ending"]] += len(event["traj"])
+            self.tokens[event["ending"]] += event["tokens"]
+            for id in event["traj"]:
+                self._forget(id)
+        elif name == "GroupReady":
+            self.ready[event["group"]] = (event["t"], event["version"], event["traj"])
+        elif name == "StepStart":
+            self.training = event["traj"]
+            self.batch = self._batch(event)
+            self._waiting = {g: self.ready.pop(g) for g in event["groups"] if g in self.ready}
+        elif name == "StepEnd":
+            self._step_end(event)
+        elif name == "Published":
+            self.published = event["version"]
+        elif name == "Loaded":
+            self.worker_version[event["worker"]] = event["version"]
+        elif name == "WorkerDown":
+            self.restarts += event["worker"].startswith("engine")
+            self.worker_version.pop(event["worker"], None)
+        elif name == "Resumed":
+            self._resume(event)
+        elif name == "RunStart":
+            self.version = self.published = event["version"]
+            self.steps = event["step"]
+
+    def _forget(self, id: int) -> Done | None:
+        """The trajectory ended: drop what is known of it."""
+        group = self.group_of.pop(id, None)
+        done = self.done.pop(id, None)
+        if done is not None:
+            self.done_tokens -= done.tokens
+        ready = self.ready.get(group) if group is not None else None
+        if group is not None and ready and not any(member in self.group_of for member in ready[2]):
+            del self.ready[group]
+        return done
+
+    def _step_end(self, event: Event) -> None:
+        self.steps += 1
+        if event["skipped"]:
+            self.skipped += 1
+            self.ready.update(self._waiting)
+        else:
+            for id in self.training:
+                done = self._forget(id)
+                self.counts["trained"] += 1
+                self.tokens["trained"] += done.tokens if done is not None else 0
+            for age, tokens in self._ages.items():
+                self.stale_tokens[age] = self.stale_tokens.get(age, 0) + tokens
+        self.training = []
+        self.version = event["version"]
+
+    def _resume(self, event: Event) -> None:
+        """Open work of restarted groups starts from scratch; workers are new."""
+        restarted = set(event["restarted"])
+        for id in [id for id, done in self.done.items() if done.group in restarted]:
+            self.done_tokens -= self.done.pop(id).tokens
+        for group in restarted:
+            self.ready.pop(group, None)
+        self.training = []
+        self.worker_version.clear()
+
+    def _batch(self, event: Event) -> Row:
+        """Metrics of the batch that this StepStart ships."""
+        version, span = event["version"], 0
+        ages: dict[int, int] = {}
+        self._ages = ages
+        rewards: list[float] = []
+        for id in event["traj"]:
+            done = self.done.get(id)
+            if done is None:
+                continue
+            for v, n in done.versions:
+                ages[version - v] = ages.get(version - v, 0) + n
+            if done.versions:
+                span = max(span, done.versions[-1][0] - done.versions[0][0])
+            if done.reward is not None:
+                rewards.append(done.reward)
+        stale, tokens = event["staleness"], max(1, event["tokens"])
+        waits = [event["t"] - self.ready[g][0] for g in event["groups"] if g in self.ready]
+        row: Row = {
+            "staleness/mean": stale["total"] / tokens,
+            "staleness/p95": percentile(ages, 0.95),
+            "staleness/max": stale["max"],
+            "staleness/generation": stale["generation"] / tokens,
+            "staleness/waiting": stale["waiting"] / tokens,
+            "staleness/span": span,
+            "reward/trained/count": len(rewards),
+            "batch/groups": len(event["groups"]),
+            "batch/tokens": event["tokens"],
+            "pool/age_p95": percentile(Counter(waits), 0.95),
+        }
+        if rewards:
+            row["reward/trained/mean"] = sum(rewards) / len(rewards)
+        return row | self._groups(event)
+
+    def _groups(self, event: Event) -> Row:
+        """Zero variance is judged on raw valid rewards; a group of fewer than two is a case of its own."""
+        flat = judged = members = 0
+        for group in event["groups"]:
+            ids = self.ready[group][2] if group in self.ready else []
+            members += len(ids)
+            rewards = {self.done[id].reward for id in ids if id in self.done}
+            if len(ids) >= 2:
+                judged += 1
+                flat += len(rewards) == 1
+        row: Row = {"group/valid_size": members / max(1, len(event["groups"]))}
+        if judged:
+            row["group/zero_variance_fraction"] = flat / judged
+        return row
+
+
+def percentile(counts: Mapping[Any, int], q: float) -> Any:
+    """The least value that at least the share ``q`` of the counted ones does not exceed; 0 of nothing."""
+    need = q * sum(counts.values())
+    seen = 0
+    for value in sorted(counts):
+        seen += counts[value]
+        if seen >= need:
+            return value
+    return 0
