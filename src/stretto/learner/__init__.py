@@ -1,0 +1,1 @@
+"""The learner: optimizer step, critic, checkpoints. ``stretto.learner.learner.Learner`` is the way in."""

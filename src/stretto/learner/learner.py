@@ -1,0 +1,286 @@
+"""The learner: a passive state machine that turns a batch into the next version."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stretto.batch import TokenBatch
+from stretto.config.sections import LearnerConfig
+from stretto.errors import CheckpointError, ConfigError, WeightsError
+from stretto.learner.minibatches import minibatch_rows
+from stretto.learner.optimizer import Optimizer, learning_rate
+from stretto.learner.randomness import seeded
+from stretto.learner.scores import Scorer
+from stretto.learner.state import read_state, write_state
+from stretto.learner.stepmetrics import batch_metrics
+from stretto.models.load import named_weights, save_policy
+from stretto.models.lora import merged_weights, save_lora
+from stretto.objectives.base import Objective
+from stretto.objectives.metrics import Metrics
+
+log = logging.getLogger("stretto")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did. ``skipped``: the gradient was non-finite; weights and optimizer are as before, ``version``
+    too, and ``reason`` says which parameter and row. ``metrics`` by the names of the metric dictionary."""
+
+    version: int
+    skipped: bool
+    metrics: dict[str, float] = field(default_factory=dict)
+    reason: str | None = None
+
+
+class Learner:
+    """AdamW on an objective. Knows nothing about which.
+
+    ``version`` counts completed steps. A step makes ``passes`` x ``minibatches`` optimizer steps of whole groups
+    each; micro-batches only bound memory. Everything random depends on (seed, version).
+    """
+
+    def __init__(
+        self,
+        model_dir: str | Path,
+        config: LearnerConfig,
+        objective: Objective,
+        *,
+        seed: int = 0,
+        temperature: float = 1.0,
+        max_steps: int = 1,
+    ) -> None:
+        """Loads the model. Raises ``ConfigError`` if critic and objective don't fit, ``DataError`` on a bad model."""
+        self._values = "values" in objective.needs
+        if self._values != (config.critic.kind != "none"):
+            name = objective.component_name
+            raise ConfigError(
+                f"objective {name!r} needs a critic: set learner.critic.kind to 'head' or 'network'"
+                if self._values
+                else f"learner.critic.kind = {config.critic.kind!r}, but objective {name!r} uses no values: set 'none'"
+            )
+        self.model_dir = str(model_dir)
+        self.config, self.objective = config, objective
+        self.seed, self.max_steps = seed, max_steps
+        self.version = 0
+        self.skipped = 0
+        self._skipped_in_a_row = 0
+        self.scorer = Scorer(self.model_dir, config, seed, temperature)
+        shared: dict[str, Any] = {"betas": config.betas, "eps": config.eps, "max_grad_norm": config.max_grad_norm}
+        self._policy = Optimizer(self.scorer.policy_parameters(), weight_decay=config.weight_decay, **shared)
+        self._critic = Optimizer(self.scorer.critic_parameters(), weight_decay=0.0, **shared) if self._values else None
+
+    def step(self, columns: Mapping[str, np.ndarray[Any, Any]]) -> StepResult:
+        """Train on packed trajectories (``stretto.pool.columns``).
+
+        Raises ``WeightsError`` when a non-finite gradient must stop the run (``on_nonfinite``, ``max_skipped``).
+        """
+        return self.step_batch(TokenBatch.from_columns(columns, self.version, self.scorer.dtype))
+
+    def step_batch(self, batch: TokenBatch) -> StepResult:
+        """Train on a batch."""
+        batch, lost = self._intake(batch)
+        batch = self._recorded(batch)
+        advantages = self.objective.advantages(batch)
+        inner = [
+            rows
+            for index in range(self.config.passes)
+            for rows in minibatch_rows(batch, self.config.minibatches, self.seed, self.version, index)
+        ]
+        if len(inner) > 1 and "proximal" in self.objective.needs:
+            batch = batch.replace(logp_proximal=self._proximal(batch))
+        before = self._snapshot() if len(inner) > 1 else None
+        metrics = Metrics()
+        norms: list[tuple[float, float]] = []
+        losses: list[list[float]] = []
+        critic_alone = self._values and self.version < self.config.critic.warmup_steps
+        lr = learning_rate(self.config, self.version, self.max_steps)
+        self.scorer.train(True)
+        with self._dropout():
+            for rows in inner:
+                part = batch if len(rows) == batch.rows else batch.select(rows)
+                a = advantages if part is batch else advantages[rows]
+                loss, more = self._backward(part, a, critic_alone)
+                norm = self._policy.grad_norm()
+                critic_norm = 0.0 if self._critic is None else self._critic.grad_norm()
+                if not math.isfinite(norm + critic_norm):
+                    self.scorer.train(False)
+                    return self._skip(part, a, before, norm + critic_norm)
+                if not critic_alone:
+                    self._policy.step(lr, norm)
+                if self._critic is not None:
+                    self._critic.step(self.config.critic.lr, critic_norm)
+                metrics, norms, losses = metrics + more, [*norms, (norm, critic_norm)], [*losses, loss]
+        self.scorer.train(False)
+        self._zero_grad()
+        self._assert_finite()
+        self._skipped_in_a_row = 0
+        self.version += 1
+        mean = np.mean(np.array([[*n, *x] for n, x in zip(norms, losses, strict=True)]), axis=0)
+        out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": lr, "update/skipped": 0.0}
+        if self._values:
+            out |= {"loss/critic": mean[4], "critic/grad_norm": mean[1]}
+        out |= metrics.report() | batch_metrics(batch, self.objective, len(inner) - 1)
+        out["intake/nonfinite_tokens"] = lost
+        return StepResult(self.version, False, {name: float(v) for name, v in out.items()})
+
+    def _backward(self, part: TokenBatch, advantages: Tensor, critic_alone: bool) -> tuple[list[float], Metrics]:
+        """Gradient of one optimizer step, summed over its micro-batches; (total, policy, critic) and metrics."""
+        self._zero_grad()
+        part = part.replace(totals=part.step_totals())
+        sums, metrics = torch.zeros(3, dtype=torch.float64), Metrics()
+        for rows, width in part.split(self.config.micro_batch_tokens):
+            whole = len(rows) == part.rows and width == part.mask.shape[1]
+            micro = part if whole else part.select(rows, width)
+            scores = self.scorer.scores(micro, values=self._values, policy_alone=not critic_alone)
+            if micro.logp_proximal is None and "proximal" in self.objective.needs:
+                # one optimizer step a batch: the weights are still those that the step started from
+                micro = micro.replace(logp_proximal=scores.logp.detach())
+            a = advantages if whole else advantages[rows, :width]
+            loss = self.objective(micro, scores.logp, scores.values, a)
+            (loss.critic if critic_alone else loss.total).backward()
+            more = loss.metrics
+            more.share("entropy", scores.entropy, scores.entropy.numel())
+            metrics = metrics + more
+            sums += torch.stack([loss.total.detach(), loss.policy.detach(), loss.critic.detach()]).double()
+        return sums.tolist(), metrics
+
+    def _intake(self, batch: TokenBatch) -> tuple[TokenBatch, int]:
+        """Policy tokens whose recorded log-probability isn't finite leave training."""
+        if batch.logp_behavior is None:
+            return batch, 0
+        bad = batch.mask & ~batch.logp_behavior.isfinite()
+        lost = int(bad.sum())
+        if not lost:
+            return batch, 0
+        row = int(bad.any(1).nonzero()[0])
+        which = row if batch.trajectory is None else int(batch.trajectory[row])
+        log.warning("%d tokens with a non-finite behaviour log-probability left training; first: trajectory %d",
+                    lost, which)  # fmt: skip
+        return batch.replace(mask=batch.mask & ~bad), lost
+
+    def _recorded(self, batch: TokenBatch) -> TokenBatch:
+        """Values (and bootstrap of truncated rows) at the start of the step, where the objective needs them."""
+        if not self._values:
+            return batch
+        values = torch.zeros(batch.mask.shape, dtype=self.scorer.dtype)
+        after = torch.zeros(batch.rows, dtype=self.scorer.dtype)
+        cut = batch.truncated is not None and bool(batch.truncated.any())
+        with torch.no_grad():
+            for rows, width in batch.split(self.config.micro_batch_tokens):
+                micro = batch.select(rows, width)
+                scored = self.scorer.scores(micro, values=True).values
+                assert scored is not None
+                values[rows, :width] = scored
+                if cut:
+                    after[rows] = self.scorer.bootstrap(micro)
+        return batch.replace(values=values, bootstrap=after if cut else None)
+
+    def _proximal(self, batch: TokenBatch) -> Tensor:
+        """Log-probabilities [B,T] under the weights that the step starts from."""
+        out = torch.zeros(batch.mask.shape, dtype=self.scorer.dtype)
+        with torch.no_grad():
+            for rows, width in batch.split(self.config.micro_batch_tokens):
+                out[rows, :width] = self.scorer.scores(batch.select(rows, width), values=False).logp
+        return out
+
+    def _dropout(self) -> Any:
+        """Adapter dropout draws from (seed, version) and leaves the process's generator alone."""
+        if not self.config.lora.rank or not self.config.lora.dropout:
+            return nullcontext()
+        return seeded(self.seed, self.version)
+
+    def _zero_grad(self) -> None:
+        self._policy.zero_grad()
+        if self._critic is not None:
+            self._critic.zero_grad()
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {f"policy.{name}": t for name, t in self._policy.tensors().items()}
+        if self._critic is not None:
+            tensors |= {f"critic.{name}": t for name, t in self._critic.tensors().items()}
+        return tensors
+
+    def _snapshot(self) -> dict[str, Tensor]:
+        return {name: t.clone() for name, t in self._tensors().items()}
+
+    def _restore(self, tensors: Mapping[str, Tensor]) -> None:
+        for prefix, optimizer in (("policy.", self._policy), ("critic.", self._critic)):
+            if optimizer is not None:
+                own = {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
+                optimizer.restore(own)
+
+    def _skip(
+        self, part: TokenBatch, advantages: Tensor, before: Mapping[str, Tensor] | None, norm: float
+    ) -> StepResult:
+        where = self._policy.bad_gradient() or (self._critic.bad_gradient() if self._critic else None)
+        self._zero_grad()
+        if before is not None:
+            self._restore(before)
+        reason = f"non-finite gradient in {where} at version {self.version}; {self._bad_row(part, advantages)}"
+        self.skipped += 1
+        self._skipped_in_a_row += 1
+        if self.config.on_nonfinite == "stop" or self._skipped_in_a_row >= self.config.max_skipped:
+            raise WeightsError(
+                f"{reason}. {self._skipped_in_a_row} step(s) skipped in a row; the weights are those of the last "
+                "good step. Lower learner.lr, or look at the named trajectory"
+            )
+        log.warning("step skipped: %s", reason)
+        return StepResult(self.version, True, {"update/skipped": 1.0, "grad_norm": norm}, reason)
+
+    def _bad_row(self, part: TokenBatch, advantages: Tensor) -> str:
+        """The first row whose inputs or log-probabilities aren't finite."""
+        with torch.no_grad():
+            for row in range(part.rows):
+                one = part.select(torch.tensor([row]))
+                name = f"trajectory {int(part.trajectory[row])}" if part.trajectory is not None else f"row {row}"
+                if not bool(advantages[row].isfinite().all()):
+                    return f"advantages of {name} aren't finite"
+                if not bool(self.scorer.scores(one, values=False).logp.isfinite().all()):
+                    return f"log-probabilities of {name} aren't finite"
+        return "every row's log-probabilities and advantages are finite, so it overflowed in the backward pass"
+
+    def _assert_finite(self) -> None:
+        if not self._policy.finite() or not (self._critic is None or self._critic.finite()):
+            raise WeightsError(
+                f"the update of version {self.version} made weights non-finite from a finite gradient: lower learner.lr"
+            )
+
+    def weights(self) -> dict[str, Tensor]:
+        """What to publish, by the model's parameter names, detached: everything, or with LoRA the changed (merged)
+        matrices. Full fine-tuning returns the live tensors: copy them before the next step."""
+        return merged_weights(self.scorer.model) if self.scorer.lora else named_weights(self.scorer.model)
+
+    def save(self, directory: str | Path) -> None:
+        """Write the state to resume from (safetensors and JSON)."""
+        state = {"version": self.version, "skipped": self.skipped, "skipped_in_a_row": self._skipped_in_a_row,
+                 "seed": self.seed}  # fmt: skip
+        write_state(Path(directory), self._tensors(), state)
+
+    def load(self, directory: str | Path) -> None:
+        """Continue from ``save``; ``CheckpointError`` if it is corrupt or of another model or seed."""
+        tensors, state = read_state(Path(directory))
+        if state["seed"] != self.seed:
+            raise CheckpointError(f"learner state in {directory}: seed {state['seed']}, this run has {self.seed}")
+        try:
+            self._restore(tensors)
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"learner state in {directory} is of another model: {error}") from error
+        self.version, self.skipped = state["version"], state["skipped"]
+        self._skipped_in_a_row = state["skipped_in_a_row"]
+
+    def save_model(self, directory: str | Path) -> None:
+        """Write model and tokenizer for plain ``from_pretrained`` (with LoRA: merged, and the adapter beside it)."""
+        if self.scorer.lora:
+            save_lora(self.scorer.model, self.model_dir, directory)
+        else:
+            save_policy(self.scorer.model, self.model_dir, directory)

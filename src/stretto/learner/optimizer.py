@@ -1,0 +1,111 @@
+"""AdamW with clipping by global norm; learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from stretto.config.sections import LearnerConfig
+
+
+def learning_rate(config: LearnerConfig, version: int, max_steps: int) -> float:
+    """Rate of the step that starts at ``version``: linear warm-up to ``config.lr``, then constant, or linear or
+    cosine down to ``final_lr_share`` of it at ``max_steps``."""
+    if version < config.warmup_steps:
+        return config.lr * (version + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return config.lr
+    span = max(max_steps - config.warmup_steps, 1)
+    done = min((version - config.warmup_steps) / span, 1.0)
+    left = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return config.lr * (config.final_lr_share + (1 - config.final_lr_share) * left)
+
+
+class Optimizer:
+    """AdamW over named parameters. Weight decay on matrices only."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        max_grad_norm: float,
+    ) -> None:
+        self.parameters = dict(parameters)
+        self._max_norm = max_grad_norm
+        matrices = [p for p in self.parameters.values() if p.ndim >= 2]
+        others = [p for p in self.parameters.values() if p.ndim < 2]
+        groups = [
+            {"params": matrices, "weight_decay": weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        self._adam = torch.optim.AdamW(
+            [group for group in groups if group["params"]], lr=0.0, betas=betas, eps=eps, fused=True
+        )
+
+    def zero_grad(self) -> None:
+        """Forget gradients."""
+        self._adam.zero_grad(set_to_none=True)
+
+    def grad_norm(self) -> float:
+        """Global norm of the gradient; inf or NaN if any element is."""
+        grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+        if not grads:
+            return 0.0
+        norm = torch.stack(torch._foreach_norm(grads)).norm().item()
+        if math.isfinite(norm):
+            return norm
+        # squares of float32 overflow long before the elements do
+        return math.sqrt(sum(float(g.double().square().sum()) for g in grads))
+
+    def bad_gradient(self) -> str | None:
+        """Name of the first parameter whose gradient has a non-finite element."""
+        for name, p in self.parameters.items():
+            if p.grad is not None and not bool(p.grad.isfinite().all()):
+                return name
+        return None
+
+    def step(self, lr: float, grad_norm: float) -> None:
+        """Clip to the maximal norm and update."""
+        for group in self._adam.param_groups:
+            group["lr"] = lr
+        if grad_norm > self._max_norm:
+            grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+            torch._foreach_mul_(grads, self._max_norm / grad_norm)
+        self._adam.step()
+
+    def finite(self) -> bool:
+        """True if every parameter is finite."""
+        norms = torch.stack(torch._foreach_norm([p.detach() for p in self.parameters.values()]))
+        if bool(norms.isfinite().all()):
+            return True
+        return all(bool(p.isfinite().all()) for p in self.parameters.values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters (``weight.<name>``) and moments (``exp_avg.<name>``, ``exp_avg_sq.<name>``, ``step.<name>``),
+        the live tensors. Moments exist after the first update."""
+        out: dict[str, Tensor] = {}
+        for name, p in self.parameters.items():
+            out[f"weight.{name}"] = p.detach()
+            for kind, value in self._adam.state.get(p, {}).items():
+                out[f"{kind}.{name}"] = value
+        return out
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy back what ``tensors`` gave; moments that it didn't hold are forgotten. ``KeyError`` names a missing
+        weight, ``ValueError`` one of another shape."""
+        with torch.no_grad():
+            for name, p in self.parameters.items():
+                weight = tensors[f"weight.{name}"]
+                if weight.shape != p.shape:
+                    raise ValueError(f"{name} is {list(weight.shape)}, expected {list(p.shape)}")
+                p.copy_(weight)
+                kinds = [k for k in ("step", "exp_avg", "exp_avg_sq") if f"{k}.{name}" in tensors]
+                self._adam.state[p] = {k: tensors[f"{k}.{name}"].clone() for k in kinds}
+                if not kinds:
+                    del self._adam.state[p]

@@ -1,0 +1,125 @@
+"""The learner's forward pass: log-probabilities, entropies and values of a batch's policy tokens."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stretto.batch import TokenBatch
+from stretto.config.sections import LearnerConfig
+from stretto.models.load import load_policy
+from stretto.models.logp import check_head, hidden_states, policy_positions, token_logp, trunk_of
+from stretto.models.lora import attach_lora
+from stretto.models.value import ValueHead, ValueNetwork
+
+
+@dataclass
+class Scores:
+    """``logp`` [B,T] with gradient, 0 where masked; ``entropy`` [n] of the n policy tokens, detached; ``values``
+    [B,T] or None: value t is that of the state before token t."""
+
+    logp: Tensor
+    entropy: Tensor
+    values: Tensor | None
+
+
+class Scorer:
+    """Policy and critic of a learner, and what they say about a batch.
+
+    ``temperature`` is the sampling temperature (0, greedy, counts as 1: the engine records the untempered one).
+    """
+
+    def __init__(self, model_dir: str, config: LearnerConfig, seed: int, temperature: float) -> None:
+        self.dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
+        self.temperature = temperature or 1.0
+        self._bf16 = config.bf16
+        self.model: Any = load_policy(
+            model_dir, self.dtype, gradient_checkpointing=config.gradient_checkpointing and config.lora.rank == 0
+        )
+        check_head(self.model)
+        self.lora = config.lora.rank > 0
+        if self.lora:
+            lora = config.lora
+            if config.gradient_checkpointing:  # the frozen embedding cuts the graph: its output must ask for gradient
+                self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+                self.model.enable_input_require_grads()
+            self.model = attach_lora(
+                self.model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=seed
+            )
+        self._base = self.model.get_base_model() if self.lora else self.model
+        self._trunk = trunk_of(self._base)
+        self._head = self._base.get_output_embeddings()
+        self._trains_in_train_mode = config.gradient_checkpointing or (self.lora and config.lora.dropout > 0)
+        self._coefficient = config.critic.coefficient
+        width = self._head.weight.shape[1]
+        self.critic: ValueHead | ValueNetwork | None = None
+        if config.critic.kind == "head":
+            self.critic = ValueHead(width, self.dtype)
+        elif config.critic.kind == "network":
+            twin = load_policy(model_dir, self.dtype, gradient_checkpointing=config.gradient_checkpointing)
+            self.critic = ValueNetwork(trunk_of(twin), width, self.dtype)
+
+    def policy_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The trainable parameters by name."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Those of the critic; empty without one."""
+        return {} if self.critic is None else dict(self.critic.named_parameters())
+
+    def train(self, on: bool) -> None:
+        """Enter or leave training mode. Only adapters' dropout and gradient checkpointing know the difference."""
+        if self._trains_in_train_mode:
+            self.model.train(on)
+            if self.critic is not None:
+                self.critic.train(on)
+
+    def scores(self, batch: TokenBatch, *, values: bool, policy_alone: bool = True) -> Scores:
+        """Score the policy tokens. ``policy_alone`` False: critic warm-up, no gradient reaches the policy."""
+        (tokens,) = batch.need("tokens")
+        target, source = policy_positions(batch.mask)
+        inputs = tokens[:, :-1]
+        with nullcontext() if policy_alone else torch.no_grad():
+            hidden = self._gathered(self._trunk, inputs, source)
+            logp, entropy = token_logp(
+                hidden, self._head.weight, tokens.flatten()[target], getattr(self._head, "bias", None), self.temperature
+            )
+        value: Tensor | None = None
+        if values and isinstance(self.critic, ValueHead):
+            # the coefficient scales what reaches the shared trunk, not the head's own gradient
+            still = hidden.detach()
+            value = self.critic(still + self._coefficient * (hidden - still) if policy_alone else still)
+        elif values and isinstance(self.critic, ValueNetwork):
+            value = self.critic.head(self._gathered(self.critic.trunk, inputs, source))
+        return Scores(
+            _spread(logp, target, batch.mask),
+            entropy.detach(),
+            None if value is None else _spread(value, target, batch.mask),
+        )
+
+    def bootstrap(self, batch: TokenBatch) -> Tensor:
+        """Value [B] of the state after the last token of each row. Without gradient."""
+        tokens, length = batch.need("tokens", "length")
+        assert self.critic is not None
+        trunk = self.critic.trunk if isinstance(self.critic, ValueNetwork) else self._trunk
+        head: Any = self.critic.head if isinstance(self.critic, ValueNetwork) else self.critic
+        last = torch.arange(batch.rows) * tokens.shape[1] + (length - 1).clamp(min=0)
+        with torch.no_grad():
+            out: Tensor = head(self._gathered(trunk, tokens, last))
+        return out
+
+    def _gathered(self, trunk: Any, tokens: Tensor, source: Tensor) -> Tensor:
+        """Hidden states [n,H] at flat positions ``source`` of ``tokens``."""
+        autocast = torch.autocast(tokens.device.type, torch.bfloat16) if self._bf16 else nullcontext()
+        with autocast:
+            hidden = hidden_states(trunk, tokens)
+        return hidden.flatten(0, 1).index_select(0, source)
+
+
+def _spread(flat: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """[n] -> [B,T], 0 elsewhere."""
+    return flat.new_zeros(mask.numel()).index_copy(0, target, flat).view(mask.shape)

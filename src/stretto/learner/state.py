@@ -1,0 +1,40 @@
+"""The learner's checkpoint: ``learner.safetensors`` and ``learner.json``. Loading runs no code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from stretto.errors import CheckpointError
+
+FORMAT = 1
+
+
+def write_state(directory: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    """Write both files; the JSON holds the checksum of the tensors."""
+    directory.mkdir(parents=True, exist_ok=True)
+    data = save_tensors({name: t.contiguous() for name, t in tensors.items()})
+    (directory / "learner.safetensors").write_bytes(data)
+    record = {"format": FORMAT, **state, "checksum": xxhash.xxh3_128_hexdigest(data)}
+    (directory / "learner.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def read_state(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Both files, verified. Raises ``CheckpointError`` if one is missing, corrupt, or of a newer format."""
+    try:
+        state = json.loads((directory / "learner.json").read_text())
+        data = (directory / "learner.safetensors").read_bytes()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"learner state in {directory}: can't be read: {error}") from error
+    if state.get("format") != FORMAT:
+        found = state.get("format")
+        raise CheckpointError(f"learner state in {directory}: format {found}, this version reads {FORMAT}")
+    if xxhash.xxh3_128_hexdigest(data) != state["checksum"]:
+        raise CheckpointError(f"learner state in {directory}: learner.safetensors is corrupt (checksum differs)")
+    return load_tensors(data), state

@@ -1,0 +1,47 @@
+"""Metrics of a step that come from its batch, before any update."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stretto.batch import TokenBatch
+from stretto.objectives.advantage import group_statistics
+from stretto.objectives.base import Objective
+
+
+def batch_metrics(batch: TokenBatch, objective: Objective, inner_steps: int) -> dict[str, float]:
+    """Rewards, groups, distance, behaviour entropy and the critic's explained variance, where the batch has them.
+
+    ``inner_steps``: optimizer steps on this batch before the last one.
+    """
+    out: dict[str, float] = {"off_policy/inner_steps": float(inner_steps)}
+    if not batch.rows:
+        return out
+    tokens = int(batch.mask.sum())
+    out["tokens/trained"] = float(tokens)
+    if batch.rewards is not None and batch.group is not None:
+        g = group_statistics(batch)
+        valid = int(g.valid.sum())
+        if valid:
+            out["reward/trained/mean"] = float(g.returns.sum() / valid)
+        out["reward/trained/count"] = float(valid)
+        out["group/zero_variance_fraction"] = float(g.constant.double().mean())
+        out["group/valid_size"] = float(g.count.double().mean())
+    if batch.versions is not None and tokens:
+        out["off_policy/distance"] = float(batch.version - batch.versions[batch.mask].min()) + inner_steps
+    if batch.entropy is not None and tokens:
+        out["entropy/behavior"] = float(batch.entropy[batch.mask].double().mean())
+    if batch.values is not None and tokens:
+        out["critic/explained_variance"] = explained_variance(
+            batch.values[batch.mask], objective.targets(batch)[batch.mask]
+        )
+    return out
+
+
+def explained_variance(values: Tensor, targets: Tensor) -> float:
+    """1 - Var(target - value) / Var(target) over policy tokens; 0 where all targets are equal."""
+    variance = torch.var(targets.double(), correction=0)
+    if float(variance) == 0:
+        return 0.0
+    return 1 - float(torch.var((targets - values).double(), correction=0) / variance)
