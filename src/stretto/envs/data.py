@@ -1,0 +1,191 @@
+"""Own data: a JSONL file, or a Hugging Face data set on disk, with mapped columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto.envs.base import ENVIRONMENTS, Task
+from stretto.envs.counter import permutation, text_share
+from stretto.envs.single_turn import SingleTurn
+from stretto.errors import ConfigError, DataError
+from stretto.models.tokenizer import LightTokenizer
+from stretto.trajectory import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One checked row; ``where`` names its file and line."""
+
+    prompt: str | list[dict[str, str]]
+    answer: Any
+    info: dict[str, Any]
+    where: str
+
+    @property
+    def key(self) -> str:
+        """The prompt as text: equal prompts fall on the same side of the split."""
+        return self.prompt if isinstance(self.prompt, str) else json.dumps(self.prompt, sort_keys=True)
+
+
+@ENVIRONMENTS.register("data")
+@dataclass
+class Data(SingleTurn):
+    """``path``: JSONL file or ``save_to_disk`` directory. ``eval_path``: its own evaluation file; without it
+    ``eval_fraction`` of the distinct prompts is held out. ``chat``: render with the tokenizer's chat template
+    (None: when it has one). ``system``: system prompt for text prompts. ``max_prompt_tokens`` 0: no limit."""
+
+    path: str
+    prompt_column: str = "prompt"
+    answer_column: str = "answer"
+    eval_path: str | None = None
+    eval_fraction: float = 0.1
+    chat: bool | None = None
+    system: str | None = None
+    max_prompt_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.eval_path is None and not 0 <= self.eval_fraction < 1:
+            raise ConfigError(f"env.eval_fraction = {self.eval_fraction}: must be at least 0 and below 1")
+        rows = list(self._read(self.path, "env.path"))
+        if self.eval_path is not None:
+            self._eval = list(self._read(self.eval_path, "env.eval_path"))
+            held_out = {row.key for row in self._eval}
+        else:
+            keys = sorted({row.key for row in rows}, key=lambda key: (text_share(key, "data"), key))
+            count = min(max(1, round(self.eval_fraction * len(keys))), len(keys) - 1) if self.eval_fraction else 0
+            held_out = set(keys[:count])
+            self._eval = list({row.key: row for row in rows if row.key in held_out}.values())
+        self._train = [row for row in rows if row.key not in held_out]
+        if not self._train:
+            raise DataError(f"{self.path}: no training row is left after the evaluation rows were taken out")
+
+    def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
+        """Give the tokenizer and the seed of the order; checks that prompts can be rendered."""
+        super().bind(tokenizer, seed)
+        self._use_chat = tokenizer.chat_template is not None if self.chat is None else self.chat
+        if self._use_chat and tokenizer.chat_template is None:
+            raise ConfigError("env.chat = true, but the model's tokenizer has no chat template")
+        if self.system is not None and not self._use_chat:
+            raise ConfigError("env.system needs a chat template: set env.chat = true, or put the text into the prompts")
+        if not self._use_chat:
+            for row in (*self._train, *self._eval):
+                if not isinstance(row.prompt, str):
+                    raise DataError(f"{row.where}: chat messages, but no chat template is used; give text prompts")
+
+    @property
+    def epoch_size(self) -> int | None:
+        """Training rows."""
+        return len(self._train)
+
+    def _ids(self, row: Row) -> Ints:
+        if self._use_chat:
+            messages = row.prompt if isinstance(row.prompt, list) else [{"role": "user", "content": row.prompt}]
+            if self.system is not None and messages[0]["role"] != "system":
+                messages = [{"role": "system", "content": self.system}, *messages]
+            ids = self.tokenizer.chat(messages)
+        else:
+            assert isinstance(row.prompt, str)
+            try:
+                ids = self.tokenizer.encode(row.prompt)
+            except DataError as error:
+                raise DataError(f"{row.where}: {error}") from error
+        if self.max_prompt_tokens and len(ids) > self.max_prompt_tokens:
+            raise DataError(
+                f"{row.where}: prompt of {len(ids)} tokens, more than env.max_prompt_tokens = "
+                f"{self.max_prompt_tokens}; shorten or remove the row, or raise the limit"
+            )
+        return ids
+
+    def _task(self, index: int, row: Row) -> Task:
+        return Task(index, self._ids(row), row.answer, {**row.info, "where": row.where})
+
+    def task(self, index: int) -> Task:
+        """Position ``index`` of the order: every epoch visits each row once, in a permutation of its own."""
+        epoch, position = divmod(index, len(self._train))
+        return self._task(index, self._train[int(permutation(self.seed, epoch, len(self._train))[position])])
+
+    def eval_tasks(self, n: int) -> list[Task]:
+        """The first n evaluation rows (fewer if there are fewer)."""
+        return [self._task(-1 - i, row) for i, row in enumerate(self._eval[:n])]
+
+    def _read(self, path: str, setting: str) -> Iterator[Row]:
+        """Checked rows; ``DataError`` names file and line."""
+        root = Path(path)
+        if root.is_dir():
+            raw = _disk_rows(root)
+        elif root.is_file():
+            raw = _jsonl_rows(root)
+        else:
+            raise DataError(f"{setting} = {path!r}: no such file or directory")
+        count = 0
+        for where, values in raw:
+            count += 1
+            yield self._check(values, where)
+        if not count:
+            raise DataError(f"{setting} = {path!r}: holds no rows")
+
+    def _check(self, values: Mapping[str, Any], where: str) -> Row:
+        for setting in ("prompt_column", "answer_column"):
+            column = getattr(self, setting)
+            if column not in values:
+                raise DataError(
+                    f"{where}: no column {column!r} (columns: {', '.join(sorted(values))}); "
+                    f"set env.{setting} or add it to the row"
+                )
+        prompt, answer = values[self.prompt_column], values[self.answer_column]
+        if isinstance(prompt, str):
+            valid = bool(prompt)
+        else:
+            valid = isinstance(prompt, list) and bool(prompt) and all(_is_message(m) for m in prompt)
+        if not valid:
+            raise DataError(
+                f"{where}: {self.prompt_column!r} must be a non-empty text, or a list of messages "
+                '{"role": ..., "content": ...}'
+            )
+        if answer is None or (isinstance(answer, str) and not answer.strip()):
+            raise DataError(f"{where}: {self.answer_column!r} is empty; fill it in or remove the row")
+        info = {k: v for k, v in values.items() if k not in (self.prompt_column, self.answer_column)}
+        return Row(prompt, answer, info, where)
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    with open(path, encoding="utf-8") as file:
+        try:
+            for number, line in enumerate(file, 1):
+                where = f"{path}:{number}"
+                if not line.strip():
+                    continue
+                try:
+                    values = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise DataError(
+                        f"{where}: not JSON ({error.msg}, column {error.colno}); each line must be one object"
+                    ) from error
+                if not isinstance(values, dict):
+                    raise DataError(f"{where}: a JSON {type(values).__name__}; each line must be one object {{...}}")
+                yield where, values
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8 text: {error}; convert the file") from error
+
+
+def _disk_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        from datasets import Dataset, load_from_disk
+    except ImportError as error:
+        raise DataError(f"{path}: reading a data set directory needs: pip install datasets") from error
+    try:
+        data = load_from_disk(str(path))
+    except Exception as error:
+        raise DataError(f"{path}: not a data set directory (made by Dataset.save_to_disk): {error}") from error
+    if not isinstance(data, Dataset):
+        raise DataError(f"{path}: holds the splits {', '.join(data)}; give the directory of one, as {path / 'train'}")
+    for number, values in enumerate(data):
+        yield f"{path}: row {number}", dict(values)

@@ -1,0 +1,156 @@
+"""Any reasoning-gym data set by name (https://github.com/open-thought/reasoning-gym).
+
+The generator's items are addressed by counters. A tenth of all questions (by a hash of the question's text) is
+held out: training rejects them, evaluation draws nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import orjson
+
+from stretto.envs.base import ENVIRONMENTS, Client, Task
+from stretto.envs.counter import mix, text_share
+from stretto.envs.single_turn import SingleTurn
+from stretto.envs.verifiers import Score, last_number, normalize, score
+from stretto.errors import ConfigError, DataError, nearest
+from stretto.models.tokenizer import LightTokenizer
+from stretto.trajectory import Ints
+
+_EVAL_STREAM = 0xE7A3
+_ITEMS = 1 << 30
+_MAX_ATTEMPTS = 1000
+
+
+@ENVIRONMENTS.register("reasoning-gym")
+@dataclass
+class ReasoningGym(SingleTurn):
+    """``dataset``: its name; ``options``: its own options. ``chat``: render with the tokenizer's chat template (None:
+    when it has one); ``system``: system prompt; ``suffix``: appended to each question.
+
+    ``extract``: what of the completion is the answer: the whole ``text``, its last ``number``, or what stands in the
+    last ``<answer>`` tag. Scoring is the data set's own, in a killable process unless it is the library's default
+    comparison.
+    """
+
+    dataset: str
+    options: dict[str, Any] = field(default_factory=dict)
+    chat: bool | None = None
+    system: str | None = None
+    suffix: str = ""
+    extract: Literal["text", "number", "tag"] = "text"
+    partial_credit: bool = False
+    held_out: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.held_out < 1:
+            raise ConfigError(f"env.held_out = {self.held_out}: must lie between 0 and 1")
+        self._options = orjson.dumps(self.options, option=orjson.OPT_SORT_KEYS)
+        self._source = data_set(self.dataset, self._options)
+        self._plain = has_default_score(self._source)
+
+    def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
+        """Give the tokenizer and the seed of the task order."""
+        super().bind(tokenizer, seed)
+        self._use_chat = tokenizer.chat_template is not None if self.chat is None else self.chat
+        if self._use_chat and tokenizer.chat_template is None:
+            raise ConfigError("env.chat = true, but the model's tokenizer has no chat template")
+        if self.system is not None and not self._use_chat:
+            raise ConfigError("env.system needs a chat template: set env.chat = true, or use env.suffix")
+
+    def _prompt(self, question: str) -> Ints:
+        text = question + self.suffix
+        if not self._use_chat:
+            return self.tokenizer.encode(text)
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return self.tokenizer.chat([*system, {"role": "user", "content": text}])
+
+    def _is_held_out(self, question: str) -> bool:
+        return text_share(question, "reasoning-gym") < self.held_out
+
+    def _task(self, index: int, item: int, entry: Mapping[str, Any]) -> Task:
+        return Task(index, self._prompt(entry["question"]), str(entry["answer"]), {"item": item})
+
+    def task(self, index: int) -> Task:
+        """Training question ``index``: a function of (seed, index); never a held-out one."""
+        for attempt in range(_MAX_ATTEMPTS):
+            item = mix(self.seed, index, attempt) % _ITEMS
+            entry = self._source[item]
+            if not self._is_held_out(entry["question"]):
+                return self._task(index, item, entry)
+        raise DataError(f"env.dataset = {self.dataset!r} has too few questions: all {_MAX_ATTEMPTS} drawn are held out")
+
+    def eval_tasks(self, n: int) -> list[Task]:
+        """At most n distinct held-out questions, for every seed the same."""
+        found: dict[str, Task] = {}
+        for attempt in range(30 * n + _MAX_ATTEMPTS):
+            if len(found) >= n:
+                break
+            item = mix(_EVAL_STREAM, attempt) % _ITEMS
+            entry = self._source[item]
+            if self._is_held_out(entry["question"]) and entry["question"] not in found:
+                found[entry["question"]] = self._task(-1 - len(found), item, entry)
+        return list(found.values())
+
+    def answer_of(self, text: str) -> str:
+        """What of a completion counts as its answer (``extract``)."""
+        if self.extract == "number":
+            number = last_number(text)
+            return "" if number is None else f"{number:.10g}"
+        if self.extract == "tag":
+            return text.rpartition("<answer>")[2].partition("</answer>")[0].strip() if "<answer>" in text else ""
+        return text.strip()
+
+    async def own_score(self, client: Client, task: Task, tokens: Ints) -> Score:
+        """The data set's score of the answer; without ``partial_credit`` only a full one counts."""
+        answer = self.answer_of(self.tokenizer.decode(tokens))
+        if answer == task.answer:
+            return Score(1.0)
+        if self._plain:
+            entry = {"answer": task.answer}
+            result = normalize(self._source.score_answer(answer, entry))
+        else:
+            result = await score(LibraryScore(self.dataset, self._options), client, answer, task.info["item"], {})
+        if result.reward is not None and not self.partial_credit:
+            return Score(float(result.reward >= 1.0))
+        return result
+
+
+@dataclass(frozen=True)
+class LibraryScore:
+    """``score_answer`` of a data set, for a scoring process; ``answer`` is the item's number."""
+
+    dataset: str
+    options: bytes
+    cheap = False
+
+    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Any:
+        source = data_set(self.dataset, self.options)
+        return source.score_answer(text, source[answer])
+
+
+@lru_cache(maxsize=16)
+def data_set(name: str, options: bytes) -> Any:
+    """The library's generator, addressed by item number; ``ConfigError`` for an unknown name or option."""
+    try:
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
+    except ImportError as error:
+        raise ConfigError("env.name = 'reasoning-gym' needs: pip install reasoning-gym") from error
+    if name not in DATASETS:
+        raise ConfigError(f"env.dataset: unknown data set {name!r}; {nearest(name, DATASETS)}")
+    try:
+        return reasoning_gym.create_dataset(name, seed=0, size=_ITEMS, **orjson.loads(options))
+    except (TypeError, AssertionError, ValueError) as error:
+        raise ConfigError(f"env.options of data set {name!r}: {error}") from error
+
+
+def has_default_score(source: Any) -> bool:
+    """Whether the data set compares texts as the library's base class does."""
+    from reasoning_gym.dataset import ProceduralDataset
+
+    return type(source).score_answer is ProceduralDataset.score_answer

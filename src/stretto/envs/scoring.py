@@ -102,6 +102,11 @@ class ScoringPool:
         """Process ids of the processes that live now."""
         return tuple(p.handle.pid for p in self._alive.values() if p.handle.returncode is None)
 
+    @property
+    def queued(self) -> int:
+        """Calls that wait for a process."""
+        return self._queue.qsize()
+
     async def start(self) -> None:
         """Start the processes in the background; calls may be queued at once. Called by the first ``call``."""
         if self._closed:
@@ -121,9 +126,7 @@ class ScoringPool:
         try:
             payload = pickle.dumps((function, args))
         except Exception as error:
-            raise DataError(
-                f"{name}: not a module-level function with plain arguments, can't be sent: {error}"
-            ) from error
+            raise DataError(f"{name}: not a module-level function with plain arguments: {error}") from error
         job = _Job(payload, name, deadline_s or self._deadline_s, asyncio.get_running_loop().create_future())
         await self._queue.put(job)
         return await job.result

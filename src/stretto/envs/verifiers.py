@@ -147,15 +147,6 @@ class UserFunction:
         return load_object(self.path, "reward")(text, answer, info)
 
 
-def run_verifier(verifier: Callable[..., Any], text: str, answer: Any, info: Mapping[str, Any]) -> Any:
-    """Module-level, so that a scoring process can be told to call it; what it returns stays small and picklable."""
-    value = verifier(text, answer, info)
-    try:
-        return None if value is None or isinstance(value, (str, bytes)) else float(value)
-    except (TypeError, ValueError):
-        return f"a {type(value).__name__}"
-
-
 @dataclass(frozen=True, slots=True)
 class Score:
     """A finite ``reward``, or None and the ``reason`` why it is absent."""
@@ -179,13 +170,19 @@ def normalize(value: Any) -> Score:
     return Score(number)
 
 
+def run_verifier(verifier: Callable[..., Any], text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+    """Module-level, so that a scoring process can be told to call it; a score is small and always picklable."""
+    return normalize(verifier(text, answer, info))
+
+
 async def score(verifier: Verifier, client: Client, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
     """Reward of ``text``. A hang ends at the deadline and leaves the reward absent; whatever the verifier raises
     becomes a ``DataError`` with its reason, which fails this one rollout."""
     if verifier.cheap:
         return normalize(verifier(text, answer, info))
     try:
-        return normalize(await client.call(run_verifier, verifier, text, answer, dict(info)))
+        result: Score = await client.call(run_verifier, verifier, text, answer, dict(info))
+        return result
     except DeadlineError as error:
         return Score(None, f"scoring passed its deadline: {error}")
     except WorkerError:

@@ -1,0 +1,71 @@
+"""Functions that scoring processes run in the tests."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def hang() -> None:
+    while True:  # pure Python loop: no timeout inside the process could stop it politely
+        pass
+
+
+def sleep_then(seconds: float, value: Any) -> Any:
+    time.sleep(seconds)
+    return value
+
+
+def die() -> None:
+    print("the last words", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise KeyError("no such unit")
+
+
+class Odd(Exception):
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__("odd")
+
+
+def fail_oddly() -> None:
+    raise Odd(1, 2)
+
+
+def unpicklable() -> Any:
+    return lambda: 0
+
+
+def spawn_child() -> int:
+    return subprocess.Popen(["sleep", "60"]).pid
+
+
+def heavy_modules() -> list[str]:
+    return [m for m in ("torch", "transformers", "numpy") if m in sys.modules]
+
+
+def reward(text: str, answer: Any, info: dict[str, Any]) -> Any:
+    kind, _, _ = text.partition(":")
+    if kind == "raise":
+        raise ValueError("bad unit")
+    if kind == "hang":
+        hang()
+    if kind == "die":
+        die()
+    odd: dict[str, Any] = {"nan": math.nan, "inf": math.inf, "none": None, "str": "1.0", "list": [1], "true": True}
+    return odd[kind] if kind in odd else float(text == answer)
