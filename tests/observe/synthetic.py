@@ -41,6 +41,7 @@ class Sim:
     def run(self) -> list[Event]:
         self.random = random.Random(self.seed)
         self.now, self.step, self.group, self.task, self.traj = 0.0, 0, 0, 0, 0
+        self.skipped: set[int] = set()
         self.version = self.published = self.start_version
         self.heap: list[tuple[float, int, Any]] = []
         self.n = 0
@@ -211,7 +212,7 @@ class Sim:
         assert worst <= self.lag_bound
         self.emit(
             "StepStart",
-            step=self.step + 1,
+            step=self.step,
             version=self.version,
             groups=[g["id"] for g in batch],
             traj=[m["id"] for g in batch for m in g["valid"]],
@@ -222,17 +223,20 @@ class Sim:
         self.at(0.35 + tokens * 1e-4, self.step_end, batch)
 
     def step_end(self, batch: list[dict[str, Any]]) -> None:
-        self.step += 1
         self.training = False
-        skipped = self.step in self.skip_at
-        if not skipped:
+        label = self.step
+        skipped = label in self.skip_at and label not in self.skipped
+        if skipped:
+            self.skipped.add(label)
+        else:
             self.version += 1
+            self.step += 1
         metrics = {"grad_norm": 0.3 + self.random.random() * 0.1, "entropy": 1.5 * math.exp(-self.step / 200)}
-        self.emit("StepEnd", step=self.step, version=self.version, skipped=skipped, metrics=metrics)
+        self.emit("StepEnd", step=label, version=self.version, skipped=skipped, metrics=metrics)
         ids = [m["id"] for g in batch for m in g["valid"]]
         tokens = sum(m["tokens"] for g in batch for m in g["valid"])
         if skipped:
-            self.end(ids, "rejected", "non-finite gradient", tokens)
+            self.end(ids, "failed", "non-finite gradient: the step was skipped", tokens)
             self.emit("Fault", where="learner", what="non-finite gradient: step skipped")
         else:
             self.counts["trained"] += len(ids)
@@ -241,7 +245,7 @@ class Sim:
         for g in batch:
             for m in g["valid"]:
                 m["open"] = False
-        if self.step % 10 == 0:
+        if self.step % 10 == 0 and not skipped:
             self.emit("Checkpoint", version=self.version, step=self.step)
 
     def publish(self, start: float) -> None:
@@ -265,8 +269,8 @@ class Sim:
         rows = min(self.slots, sum(j["engine"] == e for j in self.running.values()))
         if rows:
             start = since + (self.now - since) * self.random.uniform(0.02, 0.15)
-            self.emit("Busy", worker=f"engine-{e}", start=round(start, 6), tokens=tokens, prefill=tokens // 4,
-                      rows=float(rows))  # fmt: skip
+            self.emit("Busy", worker=f"engine-{e}", start=round(start, 6), end=round(self.now, 6), tokens=tokens,
+                      prefill=tokens // 4, rows=float(rows))  # fmt: skip
         self.busy[e] = [self.now, 0, 0]
         self.at(0.4, self.flush_busy, e)
 

@@ -143,11 +143,14 @@ def load_backwards(events: list[Event]) -> None:
 def resumed(step: int, version: int) -> Callable[[list[Event]], None]:
     def change(events: list[Event]) -> None:
         at = nth(events, "StepEnd", 5)
-        events[at + 1 :] = [
-            {"e": "Resumed", "t": events[at]["t"], "version": version, "step": step, "restarted": [], "kept": []}
-        ]
+        event = {"e": "Resumed", "t": events[at]["t"], "version": version, "step": step, "max_steps": 12}
+        events.insert(at + 1, event)
 
     return change
+
+
+def busy_until(seconds: float) -> Callable[[list[Event]], None]:
+    return mutate("Busy", 2, end=lambda end: end + seconds)
 
 
 MUTATIONS: dict[str, tuple[Callable[[list[Event]], None], str]] = {
@@ -158,7 +161,7 @@ MUTATIONS: dict[str, tuple[Callable[[list[Event]], None], str]] = {
     "ended twice": (double("TrajEnd"), "has ended as"),
     "never ended": (drop("TrajEnd", -1), "still open"),
     "unknown ending": (mutate("TrajEnd", ending="lost"), "unknown ending"),
-    "ends while it trains": (end_while_training, "while it trains"),
+    "ends while it trains": (end_while_training, "has ended as rejected"),
     "lost tokens": (mutate("TrajEnd", tokens=lambda n: n + 1), "tokens lost"),
     "ready twice": (double("GroupReady", 1), "ready twice"),
     "group claims a stranger": (claim_stranger, "claims trajectory"),
@@ -181,10 +184,10 @@ MUTATIONS: dict[str, tuple[Callable[[list[Event]], None], str]] = {
     "lag bound": (tighten_bound, "lag bound 1 broken"),
     "step tokens": (mutate("StepStart", 1, tokens=lambda n: n - 1), "its trajectories have"),
     "step version": (mutate("StepStart", 3, version=lambda v: v + 1), "the learner is at"),
-    "step label": (mutate("StepStart", 3, step=lambda n: n + 1), "follows step"),
+    "step label": (mutate("StepStart", 3, step=lambda n: n + 1), "is labelled step"),
     "two steps at once": (drop("StepEnd", 1), "has not ended"),
     "end without start": (double("StepEnd", 1), "has not started"),
-    "skipped step counts": (mutate("StepEnd", 3, skipped=False), "ends at version"),
+    "skipped step counts": (mutate("StepEnd", 4, skipped=False), "ends at version"),
     "skipped step publishes": (publish_skipped, "the learner made"),
     "gap in published": (drop("Published", 2), "is published after"),
     "published twice": (double("Published", 2), "is published after"),
@@ -202,9 +205,10 @@ MUTATIONS: dict[str, tuple[Callable[[list[Event]], None], str]] = {
     "unknown event": (mutate("Busy", 0, e="Bsuy"), "unknown event"),
     "evaluates what nobody loaded": (mutate("Eval", 1, version=77), "no engine has loaded"),
     "checkpoint label": (mutate("Checkpoint", 0, step=lambda n: n - 1), "the log is at"),
-    "resumes at a wrong step": (resumed(5, 5), "continues at step"),
-    "resumes at a wrong version": (resumed(6, 6), "continues at version"),
-    "resume forgets ready groups": (resumed(6, 5), "neither kept nor restarted"),
+    "resumes at a wrong step": (resumed(6, 5), "continues at step"),
+    "resumes at a wrong version": (resumed(5, 6), "continues at version"),
+    "goes on without a restart": (resumed(5, 5), "its group was not restarted"),
+    "busy after the event": (busy_until(1.0), "logged at"),
 }
 
 
@@ -225,39 +229,36 @@ def test_the_line_of_a_violation_is_the_line_of_the_file() -> None:
     assert {v.line for v in check_events(events)} == {at + 1}
 
 
-def resume_log() -> tuple[list[Event], list[int], list[int]]:
-    """A log cut behind a step, with the groups that are open there: (prefix, ready, running)."""
-    at = nth(BASE, "Released", 5) + 1
-    prefix = copy.deepcopy(BASE[:at])
-    trained = {g for e in prefix if e["e"] == "StepStart" for g in e["groups"]}
-    ready = [e["group"] for e in prefix if e["e"] == "GroupReady" and e["group"] not in trained]
-    ended = {i for e in prefix if e["e"] == "TrajEnd" for i in e["traj"]}
-    trained_ids = {i for e in prefix if e["e"] == "StepStart" for i in e["traj"]}
-    running = [e["group"] for e in prefix if e["e"] == "Submitted" and e["group"] not in ready
-               and set(e["traj"]) - ended - trained_ids]  # fmt: skip
-    return prefix, ready, running
-
-
-def test_resume_restarts_open_groups_and_keeps_ready_ones() -> None:
-    prefix, ready, running = resume_log()
-    assert running
-    steps = [e for e in prefix if e["e"] == "StepEnd"]
-    t, version = prefix[-1]["t"], steps[-1]["version"]
-    resume = {"e": "Resumed", "t": t, "version": version, "step": len(steps), "restarted": running, "kept": ready}
-    again = {"e": "Published", "t": t, "version": version, "checksum": "0", "bytes": 1, "start": t}
-    load = {"e": "Loaded", "t": t, "worker": "engine-0", "version": version, "mode": "keep", "start": t}
-    submitted = next(e for e in prefix if e["e"] == "Submitted" and e["group"] == running[0])
-    ended = {i for e in prefix if e["e"] == "TrajEnd" for i in e["traj"]}
-    members = [i for i in submitted["traj"] if i not in ended]
-    redo = [{**submitted, "t": t, "version": version, "traj": members}]
-    for id in members:
-        redo.append({"e": "TrajDone", "t": t + 1, "traj": id, "group": running[0], "start": t, "tokens": 2, "length": 3,
-                     "versions": [[version, 2]], "turns": 1, "reward": 1.0, "finish": "stop", "terminated": True,
-                     "truncated": False})  # fmt: skip
-    redo.append({"e": "GroupReady", "t": t + 1, "group": running[0], "version": version, "traj": members,
-                 "tokens": 2 * len(members)})  # fmt: skip
-    assert check_events([*prefix, resume, again, load, *redo]) == []
-    assert any("submitted before" in v.message for v in check_events([*prefix, {**resume, "restarted": []}, *redo]))
+@pytest.mark.parametrize("partial", [True, False])
+def test_a_resumed_run_goes_on_with_ready_groups_and_restarts_the_others(partial: bool) -> None:
+    cut = nth(BASE, "Released", 5) + 1
+    prefix = copy.deepcopy(BASE[:cut])
+    t, version = prefix[-1]["t"], prefix[-1]["version"] + 1
+    done = {e["traj"] for e in prefix if e["e"] == "TrajDone"}
+    over = {i for e in prefix if e["e"] in ("TrajEnd", "StepStart") for i in e["traj"]}
+    ready = {e["group"] for e in prefix if e["e"] == "GroupReady"}
+    head = [
+        {"e": "Resumed", "t": t, "version": version, "step": version, "max_steps": 12},
+        {"e": "WorkerUp", "t": t, "worker": "engine-0"},
+        {"e": "Published", "t": t, "version": version, "checksum": "0", "bytes": 1, "start": t},
+        {"e": "Loaded", "t": t, "worker": "engine-0", "version": version, "mode": "keep", "start": t},
+    ]
+    later: list[Event] = []
+    for e in [e for e in prefix if e["e"] == "Submitted" and e["group"] not in ready]:
+        members = [i for i in e["traj"] if i not in done | over]
+        if not members:
+            continue
+        at = e["version"] if partial else version
+        head.append({"e": "Restarted", "t": t, "group": e["group"], "traj": members, "engine": "engine-0",
+                     "version": at})  # fmt: skip
+        for id in members:
+            runs = [[at, 3], [version, 2]] if partial and at < version else [[version, 5]]
+            later.append({"e": "TrajDone", "t": t + 1, "traj": id, "group": e["group"], "start": t, "tokens": 5,
+                          "length": 9, "versions": runs, "turns": 1, "reward": 1.0, "finish": "stop",
+                          "terminated": True, "truncated": False})  # fmt: skip
+    assert len(head) > 5
+    assert any(len(e["versions"]) > 1 for e in later) == partial
+    assert check_events([*prefix, *head, *later]) == []
 
 
 def test_a_run_without_end_is_incomplete_but_no_violation(tmp_path: Any) -> None:

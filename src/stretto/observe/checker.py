@@ -13,14 +13,12 @@ pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import orjson
-
-from stretto.errors import DataError
-from stretto.observe.checker_state import ENDINGS, SLACK_S, CheckResult, Event, Violation, some
+from stretto.observe.checker_state import ENDINGS, SLACK_S, CheckResult, Event, Open, Violation, some
 from stretto.observe.checker_work import WorkRules
+from stretto.observe.stream import MALFORMED, stream_events
 
 ABNORMAL = ("error", "interrupt", "signal", "kill", "fail", "crash", "stop", "deadline", "deadlock")
 """``RunEnd.reason`` of a run that did not get to its end starts with one of these; it may leave work open."""
@@ -37,22 +35,7 @@ def check_run(run_dir: Path | str) -> CheckResult:
     Raises:
         DataError: there is no event log.
     """
-    path = Path(run_dir) / "events.jsonl"
-    if not path.is_file():
-        raise DataError(f"{run_dir}: no events.jsonl here; give a run directory (the `out` of a run)")
-    return _check(_lines(path))
-
-
-def _lines(path: Path) -> Iterator[Event]:
-    with open(path, "rb") as file:
-        for line in file:
-            if not line.strip():
-                continue
-            try:
-                yield orjson.loads(line)
-            except orjson.JSONDecodeError:
-                if line.endswith(b"\n"):
-                    yield {"e": "?", "malformed": line[:80].decode(errors="replace")}
+    return _check(stream_events(run_dir))
 
 
 def _check(events: Iterable[Event]) -> CheckResult:
@@ -82,7 +65,7 @@ class Checker(WorkRules):
         self.result.events += 1
         try:
             name = self.name = event["e"]
-            if name == "?":
+            if name == MALFORMED:
                 return self.bad(f"not a JSON object: {event['malformed']!r}")
             if self.result.complete and name != "Resumed":
                 self.bad("after RunEnd")
@@ -133,18 +116,27 @@ class Checker(WorkRules):
         if event["step"] != s.steps:
             self.bad(f"continues at step {event['step']}; the log has {s.steps} steps")
         s.version = s.published = event["version"]
-        s.steps, s.last_step = event["step"], None
-        restarted, kept = set(event["restarted"]), set(event["kept"])
-        for group in sorted(restarted & kept):
-            self.bad(f"group {group} is both kept and restarted")
-        for group in sorted(s.ready.keys() ^ kept):
-            if group in kept:
-                self.bad(f"group {group} is kept but was not ready")
-            elif group not in restarted:
-                self.bad(f"group {group} was ready; it is neither kept nor restarted")
-        members = s.restart(restarted)
-        for group in sorted(restarted - members):
-            self.bad(f"group {group} restarts but none of its trajectories is open")
+        s.steps = event["step"]
+        s.to_restart = {known.group for known in s.open.values()} - s.ready.keys()
+
+    def _on_Restarted(self, event: Event) -> None:
+        s, group, version = self.state, event["group"], event["version"]
+        s.to_restart.discard(group)
+        if group in s.ready:
+            self.bad(f"group {group} is ready; it can't start again")
+        if version > s.published:
+            self.bad(f"dispatched at version {version}; published is {s.published}")
+        for id in event["traj"]:
+            known = self._find(id)
+            if known is None:
+                continue
+            if known.group != group:
+                self.bad(f"trajectory {id} belongs to group {known.group}, not {group}")
+            if known.done:
+                self.bad(f"trajectory {id} is done; it can't start again")
+            # at its old version it goes on from its saved tokens; at a new one it starts from scratch
+            submitted = known.submitted if version == known.version else event["t"]
+            s.open[id] = Open(group, version, submitted, restarted=version == known.version)
 
     def _on_RunEnd(self, event: Event) -> None:
         s = self.state
@@ -206,10 +198,16 @@ class Checker(WorkRules):
 
     def _on_Busy(self, event: Event) -> None:
         rows, slots = event["rows"], self.state.slots
+        if not event["start"] - SLACK_S <= event["end"] <= event["t"] + SLACK_S:
+            self.bad(f"from {event['start']} to {event['end']}, logged at {event['t']}")
         if slots and rows > slots + 1e-6:
             self.bad(f"{event['worker']} decodes {rows} rows in {slots} slots")
         if event["tokens"] < 0 or event["prefill"] < 0:
             self.bad("negative tokens")
+
+    def _on_RoleChanged(self, event: Event) -> None:
+        if not event["active"]:
+            self.state.worker_version.pop(event["worker"], None)
 
     def _on_Eval(self, event: Event) -> None:
         if event["version"] not in self.state.loaded:

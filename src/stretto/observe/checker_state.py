@@ -18,15 +18,16 @@ class Open:
     """A trajectory that has not ended. ``sampled``: token-weighted sum of its versions; ``oldest``: least of them."""
 
     __slots__ = (
-        "done", "group", "oldest", "restarted", "sampled", "submitted", "tokens", "turn_tokens", "valid", "version",
+        "done", "group", "oldest", "restarted", "sampled", "submitted", "tokens", "valid", "version",
     )  # fmt: skip
 
-    def __init__(self, group: int, version: int, submitted: float) -> None:
+    def __init__(self, group: int, version: int, submitted: float, restarted: bool = False) -> None:
         self.group = group
         self.version = version
         self.submitted = submitted
-        self.restarted = self.done = self.valid = False
-        self.tokens = self.turn_tokens = self.sampled = self.oldest = 0
+        self.restarted = restarted
+        self.done = self.valid = False
+        self.tokens = self.sampled = self.oldest = 0
 
     def finish(self, versions: list[list[int]], valid: bool) -> None:
         """It is done: sum up its tokens."""
@@ -49,7 +50,9 @@ class State:
     republish: bool = True
     """the version loaded at start or resume may be published once more"""
     steps: int = 0
-    last_step: int | None = None
+    """that were not skipped"""
+    to_restart: set[int] = field(default_factory=set)
+    """groups that were unfinished at Resumed and have not been restarted"""
     step: dict[str, Any] | None = None
     submitted: int = 0
     ended: int = 0
@@ -72,18 +75,6 @@ class State:
         ready = self.ready.get(group)
         if ready is not None and ending != "trained" and not any(m in self.open for m in ready[1]):
             del self.ready[group]
-
-    def restart(self, groups: set[int]) -> set[int]:
-        """Open members of these groups start from scratch; returns the groups that had any."""
-        found = set()
-        for id, known in self.open.items():
-            if known.group in groups:
-                found.add(known.group)
-                self.open[id] = fresh = Open(known.group, known.version, known.submitted)
-                fresh.restarted = True
-        for group in groups:
-            self.ready.pop(group, None)
-        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,7 @@ class WorkRules(Rules):
         if version > s.published:
             self.bad(f"dispatched at version {version}; published is {s.published}")
         for id in event["traj"]:
-            known = s.open.get(id)
-            if known is not None and known.restarted and known.group == group:
-                s.open[id] = Open(group, version, event["t"])
-            elif known is not None or id in s.closed:
+            if id in s.open or id in s.closed:
                 self.bad(f"trajectory {id} was submitted before")
             else:
                 s.submitted += 1
@@ -35,6 +32,10 @@ class WorkRules(Rules):
     def _versions(self, id: int, known: Open, event: Event) -> None:
         """Per-token versions: run lengths add up, never decrease, were published, loaded, not released before."""
         s, last, count = self.state, known.version, 0
+        # what a restarted trajectory had sampled before is as old as its first submission
+        begin = known.submitted if known.restarted else max(event["start"], known.submitted)
+        if known.group in s.to_restart:
+            self.bad(f"trajectory {id} goes on, but its group was not restarted")
         for version, n in event["versions"]:
             count += n
             if n <= 0:
@@ -50,7 +51,7 @@ class WorkRules(Rules):
                 self.bad(f"trajectory {id}: sampled by version {version}; published is {s.published}")
             elif version not in s.loaded:
                 self.bad(f"trajectory {id}: sampled by version {version}, which no engine has loaded")
-            elif s.released.get(version, float("inf")) < max(event["start"], known.submitted) - SLACK_S:
+            elif s.released.get(version, float("inf")) < begin - SLACK_S:
                 self.bad(f"trajectory {id}: sampled by version {version}, released before it started")
         if count != event["tokens"]:
             self.bad(f"trajectory {id}: {event['tokens']} tokens, but versions of {count}")
@@ -63,7 +64,6 @@ class WorkRules(Rules):
         if known.done:
             self.bad(f"trajectory {id}: a turn after its end")
         self._versions(id, known, event)
-        known.turn_tokens += event["tokens"]
 
     def _on_EnvDone(self, event: Event) -> None:
         id = event["traj"]
@@ -80,8 +80,6 @@ class WorkRules(Rules):
         if known.group != event["group"]:
             self.bad(f"trajectory {id} belongs to group {known.group}, not {event['group']}")
         self._versions(id, known, event)
-        if known.turn_tokens > event["tokens"]:
-            self.bad(f"trajectory {id}: {event['tokens']} tokens, its turns had {known.turn_tokens}")
         if event["length"] < event["tokens"]:
             self.bad(f"trajectory {id}: length {event['length']} < {event['tokens']} policy tokens")
         reward = event["reward"]
@@ -94,13 +92,10 @@ class WorkRules(Rules):
         if ending not in ENDINGS or ending == "trained":
             return self.bad(f"unknown ending {ending!r}")
         tokens, exact = 0, True
-        training = s.step["members"] if s.step else ()
         for id in event["traj"]:
             known = self._find(id)
             if known is None:
                 continue
-            if id in training:
-                self.bad(f"trajectory {id} ends as {ending} while it trains")
             tokens += known.tokens
             exact &= known.done
             s.close(id, ending)
@@ -137,10 +132,8 @@ class WorkRules(Rules):
         s, version, ids = self.state, event["version"], event["traj"]
         if s.step is not None:
             self.bad(f"step {s.step['step']} has not ended")
-        first = (s.steps, s.steps + 1)
-        if event["step"] not in (first if s.last_step is None else (s.last_step + 1,)):
-            self.bad(f"step {event['step']} follows step {s.last_step if s.last_step is not None else s.steps}")
-        s.last_step = event["step"]
+        if event["step"] != s.steps:
+            self.bad(f"is labelled step {event['step']}; {s.steps} steps have trained")
         if version != s.version:
             self.bad(f"starts at version {version}; the learner is at {s.version}")
         members = set(ids)
@@ -185,15 +178,15 @@ class WorkRules(Rules):
         if step is None:
             return self.bad(f"step {event['step']} ends but has not started")
         s.step = None
-        s.steps += 1
         if event["step"] != step["step"]:
             self.bad(f"step {event['step']} ends; step {step['step']} was running")
         if not event["skipped"]:
             s.version += 1
+            s.steps += 1
             for group in step["groups"]:
                 s.ready.pop(group, None)
             for id in step["members"]:
-                if id in s.open:
+                if self._find(id) is not None:
                     s.close(id, "trained")
         if event["version"] != s.version:
             self.bad(f"ends at version {event['version']}; the learner is at {s.version}")

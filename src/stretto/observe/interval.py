@@ -100,7 +100,7 @@ class Interval:
         worker = event["worker"]
         if worker not in self._busy:
             self._busy[worker] = Spans()
-        self._busy[worker].add(event["start"], event["t"])
+        self._busy[worker].add(event["start"], event["end"])
 
     def _on_eval(self, event: Event) -> Row:
         return {"step": self.tally.steps, "t": event["t"], "eval/accuracy": event["accuracy"],
@@ -110,7 +110,7 @@ class Interval:
     def _on_step_end(self, event: Event) -> Row:
         t, tally = event["t"], self.tally
         window = max(t - self._since, 1e-9)
-        row: Row = {"step": event["step"], "version": event["version"], "t": t}
+        row: Row = {"step": tally.steps, "version": event["version"], "t": t}
         row |= tally.batch
         row |= completed(self._done)
         for name, (count, tokens) in tally.ledger().items():

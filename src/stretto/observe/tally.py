@@ -40,6 +40,7 @@ class Tally:
     """group: (time, version, trajectories) since it waits ready; in training included until its step starts"""
     training: list[int] = field(default_factory=list)
     steps: int = 0
+    """that trained; skipped ones are counted apart"""
     skipped: int = 0
     version: int = 0
     published: int = 0
@@ -102,7 +103,8 @@ class Tally:
             self.restarts += event["worker"].startswith("engine")
             self.worker_version.pop(event["worker"], None)
         elif name == "Resumed":
-            self._resume(event)
+            self.training = []
+            self.worker_version.clear()
         elif name == "RunStart":
             self.version = self.published = event["version"]
             self.steps = event["step"]
@@ -119,11 +121,11 @@ class Tally:
         return done
 
     def _step_end(self, event: Event) -> None:
-        self.steps += 1
         if event["skipped"]:
             self.skipped += 1
             self.ready.update(self._waiting)
         else:
+            self.steps += 1
             for id in self.training:
                 done = self._forget(id)
                 self.counts["trained"] += 1
@@ -132,16 +134,6 @@ class Tally:
                 self.stale_tokens[age] = self.stale_tokens.get(age, 0) + tokens
         self.training = []
         self.version = event["version"]
-
-    def _resume(self, event: Event) -> None:
-        """Open work of restarted groups starts from scratch; workers are new."""
-        restarted = set(event["restarted"])
-        for id in [id for id, done in self.done.items() if done.group in restarted]:
-            self.done_tokens -= self.done.pop(id).tokens
-        for group in restarted:
-            self.ready.pop(group, None)
-        self.training = []
-        self.worker_version.clear()
 
     def _batch(self, event: Event) -> Row:
         """Metrics of the batch that this StepStart ships."""

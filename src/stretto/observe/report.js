@@ -1,0 +1,316 @@
+"use strict";
+const D = JSON.parse($("data").textContent);
+const color = (name) => `var(--${name})`;
+const S = D.steps, start = D.start, summary = D.summary;
+const column = (name) => S[name] || (S.step || []).map(() => null);
+const has = (name) => name in S && S[name].some((v) => v !== null);
+const bound = start.lag_bound;
+const shade = (age) => color("s" + Math.min(5, bound > 5 ? Math.round((5 * age) / bound) : age));
+const tail = (name) => {
+  const values = column(name).filter((v) => v !== null);
+  const last = values.slice(-Math.max(1, Math.round(values.length / 10)));
+  return last.length ? last.reduce((a, b) => a + b, 0) / last.length : null;
+};
+const span = D.timeline.end - D.timeline.begin;
+
+function facts() {
+  const box = $("facts");
+  const open = !summary.complete;
+  const reason = { max_steps: "reached max_steps", epochs: "reached the end of its epochs" }[summary.reason] || summary.reason;
+  html(box, "span", "status" + (open ? " open" : ""), open ? "Not finished: the log has no end" : `Ended: ${reason}`);
+  const mode = { train: "real training", rehearse: "rehearsal on a virtual clock", simulate: "simulation, no model" }[start.mode] || start.mode;
+  const parts = [mode, `${start.prompts_per_step} prompts × ${start.group_size} per step`,
+    `lag bound ${bound}`, `${start.engines} engine${start.engines === 1 ? "" : "s"} × ${start.slots} slots`,
+    `weights in flight: ${start.in_flight}`, `seed ${start.seed}`];
+  if (D.resumes.length) parts.push(`resumed ${D.resumes.length}×`);
+  box.append(" · " + (start.mode ? parts.join(" · ") : "no RunStart in the log"));
+}
+
+function tile(name, value, small, note) {
+  const box = html($("headline"), "div", "tile");
+  html(box, "div", "name", name);
+  const figure = html(box, "div", "value", value);
+  if (small) html(figure, "small", "", " " + small);
+  html(box, "div", "note", note || "\u00a0");
+}
+
+function headline() {
+  const e = summary.eval, l = D.ledger;
+  if (e.accuracy !== null) tile("Held-out accuracy", percent(e.accuracy), "", `from ${percent(e.initial_accuracy)} at the start`);
+  const reward = tail("reward/trained/mean");
+  if (reward !== null) tile("Reward, trained", number(reward), "", `last tenth; all completed: ${number(tail("reward/all/mean"))}`);
+  tile("Staleness", number(summary.staleness.mean), "mean", `max ${summary.staleness.max} of bound ${bound}`);
+  tile("Steps", number(summary.steps), start.max_steps ? `of ${number(start.max_steps)}` : "", `version ${summary.version}, ${seconds(span)}`);
+  const used = l.submitted[1] ? l.trained[1] / (l.submitted[1] - l.open[1] || 1) : null;
+  tile("Tokens trained", number(l.trained[1]), "", used === null ? "" : `${percent(used)} of those that ended`);
+  if (D.step_count) tile("Idle", percent(mean("idle_ratio/learner")), "learner", `engine ${percent(mean("idle_ratio/engine"))}, environment ${percent(mean("idle_ratio/env"))}`);
+}
+const mean = (name) => {
+  const t = column("time/step"), v = column(name);
+  let sum = 0, weight = 0;
+  v.forEach((x, i) => { if (x !== null && t[i]) { sum += x * t[i]; weight += t[i]; } });
+  return weight ? sum / weight : null;
+};
+
+let axis = "step";
+const X = () => (axis === "step" ? column("step") : column("t").map((t) => t - D.timeline.begin));
+const common = () => ({ x: X(), xlabel: axis === "step" ? "learner step" : "run's clock, s", integerX: axis === "step",
+  title: (i) => `step ${column("step")[i]} · version ${column("version")[i]} · ${seconds(column("t")[i] - D.timeline.begin)}`,
+  none: "No learner step has ended yet." });
+
+function curves() {
+  chart("learning", (el, w) => {
+    const ex = D.evals.map((e) => (axis === "step" ? e[0] : e[1] - D.timeline.begin));
+    const series = [
+      { name: "reward, all completed", color: color("engine"), y: column("reward/all/mean"), kind: "thin" },
+      { name: "reward, trained", color: color("learner"), y: column("reward/trained/mean") },
+      { name: "accuracy, held out", color: color("eval"), x: ex, y: D.evals.map((e) => e[2]), kind: "dots",
+        note: (k) => ` (version ${D.evals[k][3]}, n = ${D.evals[k][4]})` }];
+    const all = series.flatMap((s) => s.y).filter((v) => v !== null);
+    const unit = all.length && Math.min(...all) >= 0 && Math.max(...all) <= 1;
+    lineChart(el, w, { ...common(), series: series.filter((s) => s.y.some((v) => v !== null)), height: 310, ...(unit ? { y0: 0, y1: 1 } : {}), ylabel: "reward, accuracy", label: "Learning curve" });
+  });
+  chart("stale-time", (el, w) => {
+    const gen = column("staleness/generation"), wait = column("staleness/waiting"), total = column("staleness/mean");
+    lineChart(el, w, { ...common(), y0: 0, ylabel: "versions", label: "Staleness over the run", height: 265, series: has("staleness/mean") ? [
+      { name: "generating", color: color("engine"), y: gen, kind: "area" },
+      { name: "waiting", color: color("pool"), y: total, value: wait, from: gen, kind: "area" },
+      { name: "mean", color: color("learner"), y: total, raw: true },
+      { name: "95th percentile", color: color("publish"), y: column("staleness/p95"), kind: "thin", raw: true },
+      { name: "max", color: color("bad"), y: column("staleness/max"), kind: "thin", raw: true },
+      { name: `lag bound ${bound}`, color: color("ink"), y: column("step").map(() => bound), kind: "dash" }] : [] });
+  });
+  chart("idle", (el, w) => lineChart(el, w, { ...common(), y0: 0, y1: 1, yformat: percent, height: 210, label: "Idle shares", series: [
+    ["learner", "learner"], ["engine", "engine"], ["env", "environment"]].map(([k, n]) => ({ name: n, color: color(k), y: column("idle_ratio/" + k) })) }));
+  chart("speed", (el, w) => lineChart(el, w, { ...common(), y0: 0, height: 210, label: "Tokens per second", series: [
+    { name: "generated", color: color("engine"), y: column("tokens_per_s/generated"), kind: "thin" },
+    { name: "trained", color: color("learner"), y: column("tokens_per_s/trained") }] }));
+  chart("pool", (el, w) => lineChart(el, w, { ...common(), y0: 0, height: 210, label: "Pool and in flight", series: [
+    { name: "groups ready", color: color("pool"), y: column("pool/size") },
+    { name: "trajectories in flight", color: color("engine"), y: column("in_flight"), kind: "thin" }] }));
+  health();
+}
+
+const FIXED = ["group/zero_variance_fraction", "length/mean", "truncated", "turns/mean", "reward/valid_fraction", "time/train", "sync/pause_s"];
+const UNIT = { "length/mean": "policy tokens", "time/train": "s per step", "sync/pause_s": "s", "grad_norm": "before clipping",
+  "entropy": "nats per token", "off_policy/kl": "nats", "turns/mean": "per trajectory" };
+function health() {
+  const names = [...D.learner_metrics, ...FIXED].filter(has).slice(0, 24);
+  $("health-section").hidden = !names.length;
+  const box = $("health");
+  for (const child of box.querySelectorAll(".chart")) drawn.delete(child);
+  box.textContent = "";
+  for (const name of names) {
+    const cell = html(box, "div");
+    const title = html(cell, "h3", "", name);
+    if (UNIT[name]) html(title, "small", "", "  " + UNIT[name]).style.cssText = "color:var(--soft);font-weight:400";
+    const tint = color(D.learner_metrics.includes(name) || name.startsWith("time/train") ? "learner" : "engine");
+    chart(html(cell, "div", "chart"), (el, w) => lineChart(el, w, { ...common(), xlabel: "", legend: false, height: 120, label: name, series: [{ name, color: tint, y: column(name), kind: "line" }] }));
+  }
+}
+
+function histogram() {
+  const total = D.staleness.reduce((sum, [, n]) => sum + n, 0);
+  const top = Math.max(bound || 0, ...D.staleness.map(([age]) => age));
+  const by = Object.fromEntries(D.staleness);
+  chart("stale-hist", (el, w) => barChart(el, w, { height: 289, label: "Staleness histogram", ylabel: "share of tokens", xlabel: "staleness, versions", items: total ? Array.from({ length: top + 1 }, (_, age) => ({
+    label: String(age), value: (by[age] || 0) / total, color: shade(age), title: `staleness ${age}`,
+    tip: [{ name: "tokens", value: number(by[age] || 0) }, { name: "share", value: percent((by[age] || 0) / total) }] })) : [] }));
+}
+
+// --- timeline: "all" is the busy share per bin of the whole run; a window shows single spans and can be zoomed -------
+let view = null;
+function timeline() {
+  const T = D.timeline;
+  const named = T.windows.map((w, i) => [i, w.name === "whole run" ? "detail" : w.name]);
+  const choose = (key) => { view = key === "all" ? null : { ...T.windows[key], low: T.windows[key].begin, high: T.windows[key].end }; drawTimeline(); };
+  const first = D.step_count ? Math.floor(T.windows.length / 2) : "all";
+  switcher("window-switch", [["all", "whole run"], ...named], first, choose);
+  choose(first);
+}
+function drawTimeline() {
+  $("timeline-lead").textContent = view
+    ? "Each bar is work from start to end; a darker engine bar decodes more rows. Drag to move, + and − to zoom."
+    : "Share of time at work, the whole run in 300 columns; the environments' strip counts calls at once.";
+  chart("timeline", (el, w) => {
+    const T = D.timeline, low = view ? view.low : T.begin, high = view ? view.high : T.end;
+    const lanes = [];
+    const engines = view ? view.engines : T.overview.engines;
+    for (const name in engines) lanes.push({ name, data: engines[name], role: "engine" });
+    lanes.push({ name: "environments", data: view ? view.env : T.overview.env, role: "env" });
+    lanes.push({ name: "learner", data: view ? view.learner : T.overview.learner, role: "learner" });
+    const legends = [["engine", "engine"], ["env", "environment calls"], ["learner", "learner step"]];
+    if (view) legends.push(["publish", "weights published"], ["eval", "evaluation"]);
+    legend(el, legends.map(([c, name]) => ({ name, color: color(c), mark: "box" })));
+    const narrow = w < 560, left = narrow ? 8 : 118, right = w - 14, tall = narrow ? 48 : 34, bar = 24;
+    const height = 20 + lanes.length * tall + 40;
+    const svg = node(el, "svg", { height, viewBox: `0 0 ${w} ${height}`, role: "img", "aria-label": "Timeline" });
+    const clip = node(node(svg, "clipPath", { id: "lanes" }), "rect", { x: left, y: 0, width: right - left, height });
+    const px = (t) => left + ((t - low) / (high - low)) * (right - left);
+    const top = 16, bottom = top + lanes.length * tall;
+    for (const v of ticks(low - T.begin, high - T.begin, Math.round((right - left) / 90))) {
+      node(svg, "line", { x1: px(v + T.begin), x2: px(v + T.begin), y1: top, y2: bottom, class: "grid" });
+      node(svg, "text", { x: px(v + T.begin), y: bottom + 16, "text-anchor": "middle" }, number(v, 5));
+    }
+    node(svg, "text", { x: right, y: bottom + 32, "text-anchor": "end" }, "run's clock, s");
+    const inner = node(svg, "g", { "clip-path": "url(#lanes)" });
+    lanes.forEach((lane, k) => {
+      const y = top + k * tall + (narrow ? 18 : 4);
+      node(svg, "text", narrow ? { x: left, y: y - 5 } : { x: left - 10, y: y + 16, "text-anchor": "end" }, lane.name);
+      if (view && lane.role !== "env") {
+        for (const [a, b, weight] of lane.data) {
+          if (b < low || a > high) continue;
+          const rect = node(inner, "rect", { x: px(a), y, width: Math.max(1, px(b) - px(a) - 0.5), height: bar, rx: 2,
+            fill: color(lane.role), opacity: lane.role === "engine" ? 0.3 + 0.7 * Math.min(1, weight / (start.slots || 1)) : 0.95 });
+          const tip = lane.role === "engine" ? { name: "rows, mean", value: number(weight) } : { name: "step", value: String(weight) };
+          hover(rect, lane.name, a, b, [tip]);
+        }
+      } else strip(inner, lane, y, bar, view ? view.begin : T.begin, view ? view.end : T.end, px);
+    });
+    if (view) {
+      for (const [a, b, version] of view.eval) {
+        const rect = node(inner, "rect", { x: px(a), y: 12, width: Math.max(2, px(b) - px(a)), height: bottom - 12, fill: color("eval"), opacity: 0.16 });
+        hover(rect, "evaluation", a, b, [{ name: "version", value: String(version) }]);
+      }
+      for (const [a, b, version] of view.publish) {
+        const rect = node(inner, "rect", { x: px(a), y: 12, width: Math.max(2, px(b) - px(a)), height: bottom - 12, fill: color("publish"), opacity: 0.75 });
+        hover(rect, "weights published", a, b, [{ name: "version", value: String(version) }]);
+        if (px(b) - left > 0 && (right - left) / view.publish.length > 16) node(inner, "text", { x: (px(a) + px(b)) / 2, y: 9, "text-anchor": "middle", style: "font-size:11px" }, "v" + version);
+      }
+      drag(svg, right - left);
+      const zoom = html(el, "div", "switch zoom");
+      for (const [name, by, label] of [["−", 1.6, "zoom out"], ["+", 1 / 1.6, "zoom in"]]) {
+        const button = html(zoom, "button", "", name);
+        button.type = "button"; button.setAttribute("aria-label", label);
+        button.onclick = () => move((view.low + view.high) / 2, (view.high - view.low) * by);
+      }
+    }
+  });
+}
+function strip(group, lane, y, bar, low, high, px) {
+  const top = lane.role === "env" ? Math.max(1e-9, ...lane.data) : 1, n = lane.data.length, step = (high - low) / n;
+  let d = `M${px(low)} ${y + bar}`;
+  lane.data.forEach((v, i) => { d += `V${(y + bar - (v / top) * bar).toFixed(1)}H${px(low + (i + 1) * step).toFixed(1)}`; });
+  node(group, "rect", { x: px(low), y, width: px(high) - px(low), height: bar, fill: color("chip") });
+  node(group, "path", { d: d + `V${y + bar}Z`, fill: color(lane.role) });
+  const cover = node(group, "rect", { x: px(low), y, width: px(high) - px(low), height: bar, fill: "transparent" });
+  cover.addEventListener("pointerleave", hideTip);
+  cover.addEventListener("pointermove", (event) => {
+    const box = cover.getBoundingClientRect();
+    const i = Math.min(n - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * n)));
+    showTip(event, lane.name, [{ name: "at", value: number(low + (i + 0.5) * step - D.timeline.begin, 5) + " s" },
+      lane.role === "env" ? { name: "calls at once", value: number(lane.data[i]) } : { name: "at work", value: percent(lane.data[i]) }]);
+  });
+}
+function hover(element, title, a, b, rows) {
+  element.addEventListener("pointermove", (event) => showTip(event, title, [...rows,
+    { name: "from", value: number(a - D.timeline.begin, 6) + " s" }, { name: "took", value: number(b - a) + " s" }]));
+  element.addEventListener("pointerleave", hideTip);
+}
+function move(centre, width) {
+  width = Math.min(view.end - view.begin, Math.max((view.end - view.begin) / 200, width));
+  view.low = Math.min(Math.max(view.begin, centre - width / 2), view.end - width);
+  view.high = view.low + width;
+  drawTimeline();
+}
+function drag(svg, pixels) {
+  svg.addEventListener("pointerdown", (event) => {
+    const from = event.clientX, centre = (view.low + view.high) / 2, width = view.high - view.low;
+    const follow = (e) => { if (Math.abs(e.clientX - from) > 3) move(centre - ((e.clientX - from) / pixels) * width, width); };
+    const stop = () => { removeEventListener("pointermove", follow); removeEventListener("pointerup", stop); removeEventListener("pointercancel", stop); };
+    addEventListener("pointermove", follow); addEventListener("pointerup", stop); addEventListener("pointercancel", stop);
+  });
+}
+
+const ENDS = [["trained", "learner"], ["rejected", "bad"], ["filtered", "pool"], ["failed", "eval"], ["cancelled", "publish"], ["open", "idle"]];
+function ledger() {
+  const box = $("ledger"), L = D.ledger;
+  if (!L.submitted[0]) return empty(box, "Nothing was submitted.");
+  [["Trajectories", 0], ["Policy tokens", 1]].forEach(([title, part]) => {
+    html(box, "h3", "", `${title}: ${number(L.submitted[part])}`);
+    const stack = html(box, "div", "stack");
+    for (const [name, tint] of ENDS) {
+      if (!L[name][part]) continue;
+      const piece = html(stack, "div");
+      piece.style.cssText = `flex:${L[name][part]};background:${color(tint)}`;
+      piece.addEventListener("pointermove", (e) => showTip(e, name, [{ name: title.toLowerCase(), value: number(L[name][part]) }, { name: "share", value: percent(L[name][part] / L.submitted[part]) }]));
+      piece.addEventListener("pointerleave", hideTip);
+    }
+  });
+  const reasons = (name) => D.reasons.filter(([ending]) => ending === name).map(([, reason, n]) => `${reason} (${number(n)})`).join(", ");
+  table(box, ["Ending", "Trajectories", "Share", "Tokens", "Share", "Why"], ENDS.map(([name, tint]) => [
+    { text: name, tint }, number(L[name][0]), percent(L[name][0] / L.submitted[0]), number(L[name][1]),
+    percent(L.submitted[1] ? L[name][1] / L.submitted[1] : 0), name === "open" ? (L.open[0] ? "not ended when the log was read" : "") : reasons(name)]), [1, 2, 3, 4]);
+}
+function table(parent, heads, rows, numeric = []) {
+  const t = html(html(parent, "div", "scroll"), "table");
+  const head = html(html(t, "thead"), "tr");
+  heads.forEach((text, i) => html(head, "th", numeric.includes(i) ? "num" : "", text));
+  const body = html(t, "tbody");
+  for (const row of rows) {
+    const line = html(body, "tr");
+    row.forEach((cell, i) => {
+      const td = html(line, "td", numeric.includes(i) ? "num" : "");
+      if (cell && cell.tint) html(td, "span", "swatch").style.background = color(cell.tint);
+      td.append(cell && cell.text !== undefined ? cell.text : cell);
+    });
+  }
+}
+
+function samples() {
+  const steps = [...new Set(D.samples.map((s) => s.step))];
+  if (!steps.length) { $("samples-section").hidden = true; return; }
+  const top = Math.max(bound || 0, 0), all = Array.from({ length: Math.min(6, top + 1) }, (_, i) => (top > 5 ? Math.round((i * top) / 5) : i));
+  for (const age of all) {
+    const entry = html($("sample-legend"), "span");
+    const mark = html(entry, "i", "box"); mark.style.background = shade(age);
+    entry.append(age === 0 ? "fresh (staleness 0)" : `${age} version${age > 1 ? "s" : ""} old`);
+  }
+  const pick = $("sample-pick");
+  for (const step of steps) html(pick, "option", "", String(step)).value = step;
+  pick.value = steps[steps.length - 1];
+  pick.onchange = () => showSamples(Number(pick.value));
+  showSamples(Number(pick.value));
+}
+function showSamples(step) {
+  const box = $("samples");
+  box.textContent = "";
+  for (const s of D.samples.filter((x) => x.step === step)) {
+    const card = html(box, "div", "sample"), meta = html(card, "div", "meta");
+    const fact = (name, value) => { const f = html(meta, "span", "", name + " "); html(f, "b", "", value); };
+    fact("reward", s.reward === null ? "absent" : number(s.reward));
+    if (s.advantage !== null && s.advantage !== undefined) fact("advantage", (s.advantage > 0 ? "+" : "") + number(s.advantage));
+    const versions = [...new Set(s.pieces.filter((p) => p.mask).map((p) => p.version))];
+    fact(versions.length > 1 ? "versions" : "version", versions.join(" → ") || "–");
+    fact("trained by version", String(s.version));
+    fact("trajectory", `${s.trajectory}, group ${s.group}`);
+    const text = html(card, "div", "tokens");
+    for (const p of s.pieces) {
+      const span = html(text, "span", p.mask ? "tok" : "given", p.text);
+      if (!p.mask) continue;
+      span.style.background = shade(s.version - p.version);
+      const rows = [{ name: "version", value: String(p.version) }, { name: "staleness", value: String(s.version - p.version) },
+        { name: "log-probability", value: number(p.logp) }, { name: "ratio", value: p.ratio === null ? "not recorded" : number(p.ratio) }];
+      for (const kind of ["pointermove", "pointerdown"]) span.addEventListener(kind, (e) => showTip(e, JSON.stringify(p.text), rows));
+      span.addEventListener("pointerleave", hideTip);
+    }
+    if (s.cut) html(text, "span", "given", ` … ${s.cut} more tokens are in rollouts/`);
+  }
+}
+
+function faults() {
+  const box = $("faults");
+  if (!D.faults.length && !D.waits.length) return empty(box, "None: no wait passed its warning time, nothing failed.");
+  if (D.waits.length) {
+    html(box, "h3", "", "Long waits");
+    table(box, ["Who", "For what", "Times", "Longest"], D.waits.map(([who, what, n, longest]) => [who, what, number(n), seconds(longest)]), [2, 3]);
+  }
+  if (D.faults.length) {
+    html(box, "h3", "", D.fault_count > D.faults.length ? `Faults (last ${D.faults.length} of ${D.fault_count})` : "Faults");
+    table(box, ["At", "Where", "What"], D.faults.map((f) => [seconds(f.t - D.timeline.begin), f.where, f.what]));
+  }
+}
+
+facts(); headline(); curves(); histogram(); timeline(); ledger(); samples(); faults();
+switcher("x-switch", [["step", "by step"], ["t", "by time"]], axis, (key) => { axis = key; curves(); });
+if (!$("config").textContent) $("config").parentNode.parentNode.hidden = true;

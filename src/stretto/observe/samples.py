@@ -1,0 +1,100 @@
+"""Sample rollouts: ``rollouts/step-<k>.jsonl``, trajectories in full, one JSON object per line.
+
+::
+
+    {"step": 12, "version": 11, "trajectory": 4711, "group": 590, "reward": 1.0 | null, "advantage": 0.7 | null,
+     "pieces": [{"text": "17+25=", "mask": false},
+                {"text": "42", "mask": true, "version": 9, "logp": -0.11, "ratio": 1.03 | null}, ...]}
+
+``version`` of the sample is the one that trained it. A piece is one token, or several that nothing was sampled for
+(prompt, tool results: ``mask`` false, no version). ``logp`` is the behaviour log-probability, ``ratio`` current over
+behaviour probability at the start of the step (null: not recorded). Joined, the texts are the trajectory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from stretto.errors import DataError
+from stretto.trajectory import Trajectory
+
+Sample = dict[str, Any]
+
+
+def sample_of(
+    trajectory: Trajectory,
+    *,
+    step: int,
+    version: int,
+    decode: Callable[[Sequence[int]], str],
+    ratio: NDArray[Any] | None = None,
+    advantage: float | None = None,
+) -> Sample:
+    """A trajectory as readable pieces. ``decode`` turns ids into text; ``ratio`` [T] current over behaviour."""
+    pieces: list[dict[str, Any]] = []
+    mask, n = trajectory.mask, len(trajectory.tokens)
+    at = 0
+    while at < n:
+        if not mask[at]:
+            end = at
+            while end < n and not mask[end]:
+                end += 1
+            pieces.append({"text": decode(trajectory.tokens[at:end].tolist()), "mask": False})
+            at = end
+            continue
+        pieces.append({
+            "text": decode([int(trajectory.tokens[at])]),
+            "mask": True,
+            "version": int(trajectory.versions[at]),
+            "logp": _number(trajectory.logp[at]),
+            "ratio": None if ratio is None else _number(ratio[at]),
+        })  # fmt: skip
+        at += 1
+    return {"step": step, "version": version, "trajectory": trajectory.id, "group": trajectory.group,
+            "reward": trajectory.reward, "advantage": advantage, "pieces": pieces}  # fmt: skip
+
+
+def _number(value: Any) -> float | None:
+    return round(float(value), 5) if np.isfinite(value) else None
+
+
+def write_samples(run_dir: Path | str, step: int, samples: Sequence[Sample]) -> Path:
+    """Write (or, when a resumed run repeats the step, replace) the samples of a step."""
+    folder = Path(run_dir) / "rollouts"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step-{step:06d}.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(s, option=orjson.OPT_APPEND_NEWLINE) for s in samples))
+    return path
+
+
+def sample_steps(run_dir: Path | str) -> list[int]:
+    """Steps that have samples, ascending."""
+    return sorted(int(path.stem[5:]) for path in (Path(run_dir) / "rollouts").glob("step-*.jsonl"))
+
+
+def read_samples(run_dir: Path | str, step: int) -> list[Sample]:
+    """The samples of a step; a torn last line (the process was killed while writing) is dropped.
+
+    Raises:
+        DataError: no such step, or a line that isn't JSON.
+    """
+    path = Path(run_dir) / "rollouts" / f"step-{step:06d}.jsonl"
+    if not path.is_file():
+        raise DataError(f"{path}: no samples of step {step}; there are {sample_steps(run_dir) or 'none'}")
+    lines = path.read_bytes().split(b"\n")
+    samples: list[Sample] = []
+    for number, line in enumerate(lines):
+        if not line:
+            continue
+        try:
+            samples.append(orjson.loads(line))
+        except orjson.JSONDecodeError as error:
+            if number < len(lines) - 1:
+                raise DataError(f"{path}, line {number + 1}: {error}") from error
+    return samples
