@@ -238,16 +238,20 @@ class Learner:
         return StepResult(self.version, True, {"update/skipped": 1.0, "grad_norm": norm}, reason)
 
     def _bad_row(self, part: TokenBatch, advantages: Tensor) -> str:
-        """The first row whose inputs or log-probabilities aren't finite."""
+        """The first row whose numbers aren't finite; else the one with the largest advantage."""
+
+        def name(row: int) -> str:
+            return f"row {row}" if part.trajectory is None else f"trajectory {int(part.trajectory[row])}"
+
         with torch.no_grad():
             for row in range(part.rows):
                 one = part.select(torch.tensor([row]))
-                name = f"trajectory {int(part.trajectory[row])}" if part.trajectory is not None else f"row {row}"
                 if not bool(advantages[row].isfinite().all()):
-                    return f"advantages of {name} aren't finite"
+                    return f"advantages of {name(row)} aren't finite"
                 if not bool(self.scorer.scores(one, values=False).logp.isfinite().all()):
-                    return f"log-probabilities of {name} aren't finite"
-        return "every row's log-probabilities and advantages are finite, so it overflowed in the backward pass"
+                    return f"log-probabilities of {name(row)} aren't finite"
+        largest, row = advantages.abs().amax(1).max(0)
+        return f"every row is finite, so it overflowed; the largest advantage is {float(largest):g} in {name(int(row))}"
 
     def _assert_finite(self) -> None:
         if not self._policy.finite() or not (self._critic is None or self._critic.finite()):

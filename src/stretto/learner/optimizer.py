@@ -74,9 +74,10 @@ class Optimizer:
         """Clip to the maximal norm and update."""
         for group in self._adam.param_groups:
             group["lr"] = lr
-        if grad_norm > self._max_norm:
+        shrink = self._max_norm / (grad_norm + 1e-6)  # as torch.nn.utils.clip_grad_norm_
+        if shrink < 1:
             grads = [p.grad for p in self.parameters.values() if p.grad is not None]
-            torch._foreach_mul_(grads, self._max_norm / grad_norm)
+            torch._foreach_mul_(grads, shrink)
         self._adam.step()
 
     def finite(self) -> bool:
