@@ -1,0 +1,127 @@
+"""What an engine needs of a model: parameters by their Transformers names, prefill and decode on a row cache.
+
+The cache is one buffer per layer, [rows, max_tokens, width]: at each position the keys of all heads, then the
+values of all heads. ``KVShape`` gives the widths. A position that was never written holds zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from stretto.errors import ConfigError, WeightsError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """Heads and widths of one layer's cache."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def width(self) -> int:
+        """Numbers per position."""
+        return self.heads * (self.key_dim + self.value_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows ``start``..``stop`` (counted from the first decoded row) that attend to ``length`` positions.
+
+    ``bias`` [rows, 1, 1, length] is 0 where a row may look and -inf elsewhere; None: all rows may look everywhere.
+    """
+
+    start: int
+    stop: int
+    length: int
+    bias: Tensor | None
+
+
+class Forward(Protocol):
+    """One set of weights that can prefill and decode."""
+
+    vocab: int
+    dtype: torch.dtype
+    kv_shapes: list[KVShape]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Every parameter by its Transformers name; views, in the model's own layout."""
+        ...
+
+    def check(self, weights: Mapping[str, Any]) -> None:
+        """Raise ``WeightsError`` for unknown names or wrong shapes; ``weights`` may hold only some parameters."""
+        ...
+
+    def copy_in(self, weights: Mapping[str, Any]) -> None:
+        """Overwrite these parameters in place (``check`` them first)."""
+        ...
+
+    def clone(self) -> Self:
+        """Independent copy of the weights."""
+        ...
+
+    def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor) -> None:
+        """Write the cache of ``tokens`` [N, P] (right-padded; what stands in the padding is never read) into
+        ``kv[layer][rows, :P]``."""
+        ...
+
+    def decode(
+        self, tokens: Tensor, positions: Tensor, kv: Sequence[Tensor], first: int, spans: Sequence[Span]
+    ) -> Tensor:
+        """Append ``tokens`` [B] at ``positions`` [B] of rows first..first+B; returns logits [B, vocab]."""
+        ...
+
+    def public_keys(self, keys: Tensor) -> Tensor:
+        """Cached keys [..., head_dim] in the model's own layout."""
+        ...
+
+    def cached_keys(self, keys: Tensor) -> Tensor:
+        """Inverse of ``public_keys``."""
+        ...
+
+
+def check_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
+    """Raise ``WeightsError`` for a name that the model lacks, or a shape that isn't its own.
+
+    ``aliases`` maps tied names to the parameter that they share; both may be given only if they're equal.
+    """
+    for name, value in weights.items():
+        known = aliases.get(name, name)
+        if known not in parameters:
+            raise WeightsError(f"weights: the model has no parameter {name!r}; {_hint(name, parameters)}")
+        want, got = tuple(parameters[known].shape), tuple(value.shape)
+        if want != got:
+            raise WeightsError(f"weights: {name!r} has shape {got}, the model's is {want}")
+        if known != name and known in weights:
+            one, other = torch.as_tensor(value), torch.as_tensor(weights[known])
+            if one.data_ptr() != other.data_ptr() and not torch.equal(one, other):
+                raise WeightsError(f"weights: {name!r} and {known!r} are tied in this model but differ")
+
+
+def _hint(name: str, parameters: Mapping[str, Tensor]) -> str:
+    hint = nearest(name, parameters)
+    return hint if len(hint) < 400 else hint[:400] + " ..."
+
+
+def build_forward(model: Any, kind: str, dtype: torch.dtype, max_tokens: int) -> Forward:
+    """The forward pass for ``model``: ``fast``, ``transformers``, or ``auto`` (fast where it exists).
+
+    Raises ``ConfigError`` if ``fast`` is asked for and the model isn't supported.
+    """
+    from stretto.models.generic import GenericForward
+    from stretto.models.llama import LlamaForward, unsupported
+
+    if kind not in ("auto", "fast", "transformers"):
+        raise ConfigError(f"engine.forward = {kind!r}; {nearest(kind, ('auto', 'fast', 'transformers'))}")
+    reason = unsupported(model)
+    if kind == "fast" and reason is not None:
+        raise ConfigError(f"engine.forward = 'fast' can't run this model: {reason}. Use 'auto' or 'transformers'")
+    if kind == "transformers" or reason is not None:
+        return GenericForward(model, dtype, max_tokens)
+    return LlamaForward(model, dtype, max_tokens)

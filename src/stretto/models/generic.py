@@ -1,0 +1,186 @@
+"""Any Transformers causal LM behind the engine's row cache, through the model's own forward."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+from stretto.errors import ConfigError
+from stretto.models.forward import KVShape, Span, check_weights
+
+
+class _RowLayer(CacheLayerMixin):
+    """One layer's window on the engine's buffer: writes new keys and values, returns all that rows may see."""
+
+    def __init__(self, buffer: Tensor, shape: KVShape, seen: int) -> None:
+        super().__init__()
+        self.buffer, self.shape, self.seen = buffer, shape, seen
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """The engine owns the buffer."""
+
+    def get_seq_length(self) -> int:
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.seen + query_length, 0
+
+    def get_max_length(self) -> int:
+        return int(self.buffer.shape[1])
+
+    def _flat(self, keys: Tensor, values: Tensor) -> Tensor:
+        """[rows, length, width] of keys and values [rows, heads, length, head_dim]."""
+        return torch.cat([keys.transpose(1, 2).flatten(2), values.transpose(1, 2).flatten(2)], -1)
+
+
+class _PrefillLayer(_RowLayer):
+    def __init__(self, buffer: Tensor, shape: KVShape, rows: Tensor) -> None:
+        super().__init__(buffer, shape, 0)
+        self.rows = rows
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.buffer[self.rows, : key_states.shape[2]] = self._flat(key_states, value_states)
+        return key_states, value_states
+
+
+class _DecodeLayer(_RowLayer):
+    def __init__(self, buffer: Tensor, shape: KVShape, first: int, places: Tensor, length: int) -> None:
+        super().__init__(buffer, shape, length - 1)
+        self.first, self.places, self.length = first, places, length
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        flat = self._flat(key_states, value_states)[:, 0]
+        self.buffer.view(-1, self.buffer.shape[-1]).index_copy_(0, self.places, flat)
+        seen = self.buffer[self.first : self.first + len(flat), : self.length]
+        cut = self.shape.heads * self.shape.key_dim
+        keys = seen[..., :cut].unflatten(-1, (self.shape.heads, self.shape.key_dim))
+        values = seen[..., cut:].unflatten(-1, (self.shape.heads, self.shape.value_dim))
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+
+class GenericForward:
+    """The model's own forward with a cache of rows (see ``models.forward.Forward``).
+
+    Raises ``ConfigError`` for a model whose state isn't plain keys and values, or that gives other logits
+    through the row cache than without one (checked once on four tokens).
+    """
+
+    def __init__(self, model: Any, dtype: torch.dtype, max_tokens: int) -> None:
+        self.name = type(model).__name__
+        self._refuse(model.config, max_tokens)
+        self.model = model.to(dtype).eval()
+        self.dtype = dtype
+        self.vocab = int(model.config.vocab_size)
+        takes = inspect.signature(model.forward).parameters
+        self._cache_key = "cache" if "cache" in takes else "past_key_values"
+        self._position_ids = "position_ids" in takes
+        self._parameters = dict(model.named_parameters())
+        self._aliases = self._tied_names()
+        self.kv_shapes = self._probe()
+        self._self_check()
+
+    def _refuse(self, config: Any, max_tokens: int) -> None:
+        kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+        if kinds:
+            raise ConfigError(f"engine: {self.name} has layers of kind {sorted(kinds)}; only attention is supported")
+        window = getattr(config, "sliding_window", None)
+        if window is not None and window < max_tokens and getattr(config, "use_sliding_window", True):
+            raise ConfigError(
+                f"engine.max_tokens = {max_tokens} exceeds the sliding window of {self.name} ({window}); lower it"
+            )
+        limit = getattr(config, "max_position_embeddings", None)
+        if limit is not None and max_tokens > limit:
+            raise ConfigError(f"engine.max_tokens = {max_tokens}, but {self.name} has only {limit} positions")
+
+    def _tied_names(self) -> dict[str, str]:
+        first = {id(p): name for name, p in self._parameters.items()}
+        every = self.model.named_parameters(remove_duplicate=False)
+        return {name: first[id(p)] for name, p in every if name != first[id(p)]}
+
+    @torch.inference_mode()
+    def _probe(self) -> list[KVShape]:
+        cache = DynamicCache()
+        self.model(torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{self._cache_key: cache})
+        shapes = []
+        for layer in cache.layers:
+            keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+            if keys is None or values is None or keys.dim() != 4 or keys.shape[1] != values.shape[1]:
+                raise ConfigError(f"engine: {self.name} keeps a state that isn't keys and values per head")
+            shapes.append(KVShape(int(keys.shape[1]), int(keys.shape[3]), int(values.shape[3])))
+        return shapes
+
+    @torch.inference_mode()
+    def _self_check(self) -> None:
+        tokens = torch.arange(8).view(2, 4) % self.vocab
+        kv = [torch.zeros(2, 5, shape.width, dtype=self.dtype) for shape in self.kv_shapes]
+        self.prefill(tokens[:, :3], kv, torch.arange(2))
+        span = Span(0, 2, 4, None)
+        got = self.decode(tokens[:, 3], torch.full((2,), 3), kv, 0, [span]).double()
+        want = self.model(tokens, use_cache=False).logits[:, -1].double()
+        error = float((got - want).abs().max() / want.abs().max().clamp_min(1e-30))
+        bound = {torch.float64: 1e-6, torch.float32: 1e-3}.get(self.dtype, 0.1)
+        if not error <= bound:
+            raise ConfigError(f"engine: {self.name} isn't reproduced by the row cache (relative error {error:.1e})")
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Every parameter by its Transformers name (tied ones once)."""
+        return {name: p.detach() for name, p in self._parameters.items()}
+
+    def check(self, weights: Mapping[str, Any]) -> None:
+        """Raise ``WeightsError`` unless ``copy_in`` can take all of these."""
+        check_weights(self.parameters(), weights, self._aliases)
+
+    @torch.no_grad()
+    def copy_in(self, weights: Mapping[str, Any]) -> None:
+        """Overwrite these parameters in place."""
+        for name, value in weights.items():
+            self._parameters[self._aliases.get(name, name)].copy_(torch.as_tensor(value))
+
+    def clone(self) -> Self:
+        """Independent copy of the model."""
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model)
+        other._parameters = dict(other.model.named_parameters())
+        return other
+
+    def public_keys(self, keys: Tensor) -> Tensor:
+        """The cache already has the model's own layout."""
+        return keys
+
+    def cached_keys(self, keys: Tensor) -> Tensor:
+        """The cache already has the model's own layout."""
+        return keys
+
+    def _run(self, tokens: Tensor, positions: Tensor, bias: Tensor, layers: list[Any]) -> Tensor:
+        # a 4-d mask is taken as it is: rows of different lengths share one call
+        arguments: dict[str, Any] = {self._cache_key: Cache(layers=layers), "attention_mask": bias, "use_cache": True}
+        if self._position_ids:
+            arguments["position_ids"] = positions
+        logits: Tensor = self.model(tokens, **arguments).logits
+        return logits
+
+    def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor) -> None:
+        """Cache of ``tokens`` [N, P], right-padded, into ``kv[layer][rows, :P]``."""
+        n, length = tokens.shape
+        bias = torch.full((length, length), float("-inf"), dtype=self.dtype).triu(1).expand(n, 1, -1, -1)
+        layers = [_PrefillLayer(b, s, rows) for b, s in zip(kv, self.kv_shapes, strict=True)]
+        self._run(tokens, torch.arange(length).expand(n, -1), bias, layers)
+
+    def decode(
+        self, tokens: Tensor, positions: Tensor, kv: Sequence[Tensor], first: int, spans: Sequence[Span]
+    ) -> Tensor:
+        """Logits [B, vocab] after ``tokens`` [B] at ``positions`` [B] of rows first..first+B."""
+        n, capacity = tokens.shape[0], kv[0].shape[1]
+        length = max(span.length for span in spans)
+        bias = torch.full((n, 1, 1, length), float("-inf"), dtype=self.dtype)
+        bias.masked_fill_(torch.arange(length) <= positions[:, None, None, None], 0.0)
+        places = positions + torch.arange(first * capacity, (first + n) * capacity, capacity)
+        layers = [_DecodeLayer(b, s, first, places, length) for b, s in zip(kv, self.kv_shapes, strict=True)]
+        return self._run(tokens[:, None], positions[:, None], bias, layers)[:, -1]

@@ -1,0 +1,294 @@
+"""Own prefill and decode for Llama-like models: Llama, Qwen2 (biased q, k, v), Qwen3 (normed q, k), Mistral.
+
+Same arithmetic as the Transformers modules, fewer operations:
+
+* weights are stored [in, out], which ``mm`` on a CPU reads 1.2 to 2 times faster at 4 to 64 rows than [out, in];
+* q, k, v are one product and gate, up another;
+* inside a head, dimension i stands next to i + head_dim / 2, so that RoPE is one complex product in place
+  (values multiply by 1), and the new keys and values are one contiguous block to write into the cache;
+* query heads that share a key head are the "query length" of one attention call.
+
+The Transformers model isn't kept: this object owns the only copy of the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stretto.models.forward import KVShape, Span, check_weights
+
+FAST_CLASSES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM")
+
+
+def unsupported(model: Any) -> str | None:
+    """Why ``LlamaForward`` can't run this model; None if it can."""
+    config, name = model.config, type(model).__name__
+    if name not in FAST_CLASSES:
+        return f"{name} isn't one of {', '.join(FAST_CLASSES)}"
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") != "default":
+        return f"rope_type is {rope['rope_type']!r}, not 'default'"
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        return "only part of each head is rotated"
+    if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
+        return "some layers use sliding-window attention"
+    if name == "MistralForCausalLM" and config.sliding_window is not None:
+        return f"sliding_window is {config.sliding_window}"
+    if config.hidden_act != "silu":
+        return f"hidden_act is {config.hidden_act!r}, not 'silu'"
+    layer = model.model.layers[0]
+    biased = (layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj, model.lm_head)
+    if any(getattr(module, "bias", None) is not None for module in biased):
+        return "projections other than q, k, v have biases"
+    if layer.self_attn.head_dim % 2:
+        return f"head_dim is odd: {layer.self_attn.head_dim}"
+    return None
+
+
+@dataclass(slots=True)
+class _Layer:
+    norm1: Tensor
+    norm2: Tensor
+    qkv: Tensor
+    out: Tensor
+    gate_up: Tensor
+    down: Tensor
+    bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a parameter lives: ``view`` has the parameter's dimensions (some split) over the packed storage."""
+
+    view: Tensor
+    shape: tuple[int, ...]
+
+    def write(self, value: Any) -> None:
+        self.view.copy_(torch.as_tensor(value).reshape(self.view.shape))
+
+    def read(self) -> Tensor:
+        return self.view.reshape(self.shape)
+
+
+class LlamaForward:
+    """Packed weights of a Llama-like model, with ``prefill`` and ``decode`` (see ``models.forward.Forward``)."""
+
+    def __init__(self, model: Any, dtype: torch.dtype, max_tokens: int) -> None:
+        config, attention = model.config, model.model.layers[0].self_attn
+        self.dtype = dtype
+        self.vocab = int(config.vocab_size)
+        self.hidden = int(config.hidden_size)
+        self.eps = float(config.rms_norm_eps)
+        self.head_dim = int(attention.head_dim)
+        self.kv_heads = int(config.num_key_value_heads)
+        self.shared = int(config.num_attention_heads) // self.kv_heads
+        self.heads = self.shared * self.kv_heads
+        self.query_width = self.heads * self.head_dim
+        self.qk_normed = getattr(attention, "q_norm", None) is not None
+        self.tied = model.lm_head.weight is model.model.embed_tokens.weight
+        self.kv_shapes = [KVShape(self.kv_heads, self.head_dim, self.head_dim)] * int(config.num_hidden_layers)
+        self._aliases = {"lm_head.weight": "model.embed_tokens.weight"} if self.tied else {}
+        inverse = model.model.rotary_emb.inv_freq.float()
+        angles = torch.arange(max_tokens).float()[:, None] * inverse  # float32, as the model's own rotary module
+        part = torch.float64 if dtype is torch.float64 else torch.float32
+        self._cis = torch.complex(angles.cos().to(dtype).to(part), angles.sin().to(dtype).to(part))
+        self._allocate(int(config.intermediate_size), attention.q_proj.bias is not None)
+        self.copy_in(dict(model.named_parameters()))
+
+    def _allocate(self, inner: int, biased: bool) -> None:
+        width = self.query_width + 2 * self.kv_heads * self.head_dim
+
+        def new(*shape: int) -> Tensor:
+            return torch.empty(*shape, dtype=self.dtype)
+
+        self.embed = new(self.vocab, self.hidden)
+        self.head = new(self.hidden, self.vocab)
+        self.norm = new(self.hidden)
+        self.layers = [
+            _Layer(
+                new(self.hidden), new(self.hidden), new(self.hidden, width), new(self.query_width, self.hidden),
+                new(self.hidden, 2 * inner), new(inner, self.hidden), new(width) if biased else None,
+                new(self.head_dim) if self.qk_normed else None, new(self.head_dim) if self.qk_normed else None,
+            )
+            for _ in self.kv_shapes
+        ]  # fmt: skip
+        self._index()
+
+    def _index(self) -> None:
+        """Place of every parameter, by its Transformers name."""
+        hidden, width, half = self.hidden, self.query_width, self.head_dim // 2
+        places: dict[str, _Place] = {}
+
+        def put(name: str, view: Tensor, *shape: int) -> None:
+            places[name] = _Place(view, shape or tuple(view.shape))
+
+        def split(part: Tensor, heads: tuple[int, ...]) -> Tensor:
+            """[..., heads, half, 2] as stored -> [heads, 2, half, ...] as the parameter has it."""
+            view = part.unflatten(-1, (*heads, half, 2)).movedim(-1, -2)
+            view = view.transpose(-3, -4) if len(heads) == 2 else view
+            return view.movedim(0, -1) if part.dim() == 2 else view
+
+        groups, keys = (self.shared, self.kv_heads), (self.kv_heads,)
+        key_end = width + self.kv_heads * self.head_dim
+        put("model.embed_tokens.weight", self.embed)
+        put("model.norm.weight", self.norm)
+        if not self.tied:
+            put("lm_head.weight", self.head.t())
+        for i, layer in enumerate(self.layers):
+            base, attention = f"model.layers.{i}.", f"model.layers.{i}.self_attn."
+            put(base + "input_layernorm.weight", layer.norm1)
+            put(base + "post_attention_layernorm.weight", layer.norm2)
+            for kind, stored in (("weight", layer.qkv), ("bias", layer.bias)):
+                if stored is None:
+                    continue
+                rest = (hidden,) if kind == "weight" else ()
+                q, k, v = stored[..., :width], stored[..., width:key_end], stored[..., key_end:]
+                put(f"{attention}q_proj.{kind}", split(q, groups), width, *rest)
+                put(f"{attention}k_proj.{kind}", split(k, keys), key_end - width, *rest)
+                put(f"{attention}v_proj.{kind}", v.t() if rest else v)
+            out = layer.out.view(self.shared, self.kv_heads, self.head_dim, hidden).permute(3, 1, 0, 2)
+            put(attention + "o_proj.weight", out, hidden, width)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                put(attention + "q_norm.weight", layer.q_norm.view(half, 2).t(), self.head_dim)
+                put(attention + "k_norm.weight", layer.k_norm.view(half, 2).t(), self.head_dim)
+            inner = layer.down.shape[0]
+            put(base + "mlp.gate_proj.weight", layer.gate_up[:, :inner].t())
+            put(base + "mlp.up_proj.weight", layer.gate_up[:, inner:].t())
+            put(base + "mlp.down_proj.weight", layer.down.t())
+        self._places = places
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Every parameter by its Transformers name and shape (tied ones once)."""
+        return {name: place.read() for name, place in self._places.items()}
+
+    def check(self, weights: Mapping[str, Any]) -> None:
+        """Raise ``WeightsError`` unless ``copy_in`` can take all of these."""
+        known = {name: torch.empty(place.shape, device="meta") for name, place in self._places.items()}
+        check_weights(known, weights, self._aliases)
+
+    @torch.no_grad()
+    def copy_in(self, weights: Mapping[str, Any]) -> None:
+        """Overwrite these parameters in place."""
+        for name, value in weights.items():
+            known = self._aliases.get(name, name)
+            self._places[known].write(value)
+            if self.tied and known == "model.embed_tokens.weight":
+                self.head.copy_(self.embed.t())
+
+    @torch.no_grad()
+    def clone(self) -> Self:
+        """Independent copy of the weights."""
+        other = copy.copy(self)
+        other.embed, other.head, other.norm = self.embed.clone(), self.head.clone(), self.norm.clone()
+        names = _Layer.__slots__
+        other.layers = [
+            _Layer(**{n: None if (v := getattr(layer, n)) is None else v.clone() for n in names})
+            for layer in self.layers
+        ]
+        other._index()
+        return other
+
+    def public_keys(self, keys: Tensor) -> Tensor:
+        """Cached keys [..., head_dim] with the halves of each head apart, as Transformers has them."""
+        return keys.unflatten(-1, (self.head_dim // 2, 2)).transpose(-1, -2).flatten(-2)
+
+    def cached_keys(self, keys: Tensor) -> Tensor:
+        """Inverse of ``public_keys``."""
+        return keys.unflatten(-1, (2, self.head_dim // 2)).transpose(-1, -2).flatten(-2)
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype is torch.float32:
+            return F.rms_norm(x, (x.shape[-1],), weight, self.eps)
+        wide = x.float()  # Transformers norms in float32 whatever the model's precision
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return weight * wide.to(x.dtype)
+
+    def _head_normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype is torch.float32:
+            return F.rms_norm(x, (self.head_dim,), weight, self.eps)
+        wide = x.float()  # summed in the model's own order: float32 sums differ by order
+        mean = self.public_keys(wide).pow(2).mean(-1, keepdim=True)
+        return weight * (wide * torch.rsqrt(mean + self.eps)).to(x.dtype)
+
+    def _rotations(self, positions: Tensor) -> Tensor:
+        """[n, heads + 2 kv_heads, head_dim / 2]: RoPE for queries and keys, 1 for values."""
+        turn = self._cis[positions][:, None]
+        stay = torch.ones_like(turn)
+        return torch.cat(
+            [turn.expand(-1, self.heads + self.kv_heads, -1), stay.expand(-1, self.kv_heads, -1)], 1
+        )
+
+    def _qkv(self, layer: _Layer, x: Tensor, rotations: Tensor) -> Tensor:
+        """Rotated q, k and v [n, width] of ``x`` [n, hidden]."""
+        h = self._normed(x, layer.norm1)
+        qkv = torch.mm(h, layer.qkv) if layer.bias is None else torch.addmm(layer.bias, h, layer.qkv)
+        heads = qkv.view(qkv.shape[0], -1, self.head_dim)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = heads[:, : self.heads], heads[:, self.heads : self.heads + self.kv_heads]
+            q.copy_(self._head_normed(q, layer.q_norm))
+            k.copy_(self._head_normed(k, layer.k_norm))
+        if qkv.dtype is torch.bfloat16:  # there is no bfloat16 complex type
+            wide = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2)))
+            heads.copy_(torch.view_as_real(wide.mul_(rotations)).flatten(-2))
+        else:
+            torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(rotations)
+        return qkv
+
+    def _rest(self, layer: _Layer, x: Tensor, attended: Tensor) -> None:
+        """Output projection and feed-forward part, added to ``x`` [n, hidden] in place."""
+        x.add_(torch.mm(attended, layer.out))
+        both = torch.mm(self._normed(x, layer.norm2), layer.gate_up)
+        inner = layer.down.shape[0]
+        gate = F.silu(both[:, :inner], inplace=True).mul_(both[:, inner:])
+        x.add_(torch.mm(gate, layer.down))
+
+    def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor) -> None:
+        """Cache of ``tokens`` [N, P], right-padded, into ``kv[layer][rows, :P]``. Causal attention alone keeps
+        the padding out of what comes before it."""
+        n, length = tokens.shape
+        x = F.embedding(tokens.reshape(-1), self.embed)
+        rotations = self._rotations(torch.arange(length).repeat(n))
+        for i, (layer, cache) in enumerate(zip(self.layers, kv, strict=True)):
+            qkv = self._qkv(layer, x, rotations)
+            cache[rows, :length] = qkv[:, self.query_width :].view(n, length, -1)
+            if i + 1 == len(self.layers):
+                return
+            q, k, v = (
+                part.unflatten(-1, (-1, self.head_dim)).view(n, length, -1, self.head_dim).transpose(1, 2)
+                for part in qkv.split((self.query_width, *[self.kv_heads * self.head_dim] * 2), -1)
+            )
+            if self.shared > 1:  # query heads are stored with the shared key head fastest
+                k, v = k.repeat(1, self.shared, 1, 1), v.repeat(1, self.shared, 1, 1)
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            self._rest(layer, x, attended.transpose(1, 2).reshape(n * length, -1))
+
+    def decode(
+        self, tokens: Tensor, positions: Tensor, kv: Sequence[Tensor], first: int, spans: Sequence[Span]
+    ) -> Tensor:
+        """Logits [B, vocab] after ``tokens`` [B] at ``positions`` [B] of rows first..first+B."""
+        n = tokens.shape[0]
+        capacity = kv[0].shape[1]
+        x = F.embedding(tokens, self.embed)
+        rotations = self._rotations(positions)
+        places = positions + torch.arange(first * capacity, (first + n) * capacity, capacity)
+        for layer, cache in zip(self.layers, kv, strict=True):
+            qkv = self._qkv(layer, x, rotations)
+            cache.view(-1, cache.shape[-1]).index_copy_(0, places, qkv[:, self.query_width :])
+            q = qkv[:, : self.query_width].unflatten(1, (self.shared, self.kv_heads, self.head_dim)).transpose(1, 2)
+            heads = cache.unflatten(-1, (2, self.kv_heads, self.head_dim))
+            parts = []
+            for span in spans:
+                k, v = heads[first + span.start : first + span.stop, : span.length].permute(2, 0, 3, 1, 4)
+                part = F.scaled_dot_product_attention(q[span.start : span.stop], k, v, attn_mask=span.bias)
+                parts.append(part.transpose(1, 2).reshape(span.stop - span.start, -1))
+            self._rest(layer, x, parts[0] if len(parts) == 1 else torch.cat(parts))
+        return torch.mm(self._normed(x, self.norm), self.head)

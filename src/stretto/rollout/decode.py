@@ -1,0 +1,231 @@
+"""Prefill and decode steps over the rows of an engine: which rows go together, and what a step writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stretto.models.forward import Span
+from stretto.rollout.held import HeldVersions
+from stretto.rollout.kv import KVStore
+from stretto.rollout.noise import uniforms
+from stretto.rollout.rows import Job, Rows
+from stretto.rollout.sampling import RowSampling, Sampled, sample
+
+PREFILL_TOKENS = 1024
+"""Padded tokens of one prefill call; more gains nothing on a CPU and costs memory."""
+
+SPLIT_POSITIONS = 300
+"""A separate attention call (some 25 us per layer) pays off when it skips so many row positions (0.1 us each)."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """Neighbouring rows ``start``..``stop`` of one version, and what their steps need (fixed until rows change)."""
+
+    version: int
+    start: int
+    stop: int
+    index: NDArray[np.int64]
+    sampling: RowSampling
+    heads: int
+    draws: int
+    trajectories: NDArray[np.int64]
+    stops: NDArray[np.int64] | None
+    bias: NDArray[Any]
+    bounds: list[tuple[int, int, bool]] = field(default_factory=list)
+
+
+class Decoder:
+    """Runs the model over rows that the engine has arranged: active ones first, equal versions together."""
+
+    def __init__(
+        self, rows: Rows, kv: KVStore, held: HeldVersions, seed: int, eos_ids: Sequence[int]
+    ) -> None:
+        self.rows, self.kv, self.held, self.seed = rows, kv, held, seed
+        self.steps = 0
+        self.active = 0
+        self.broken: list[Job] = []
+        self._segments: list[Segment] = []
+        self._prefixes: dict[tuple[int, bytes], dict[int, Job]] = {}
+        self._prefilled = 0
+        self._eos = np.zeros(held.newest.vocab, np.bool_)
+        self._eos[list(eos_ids)] = True
+
+    # -- prefill ------------------------------------------------------------------------------------------
+
+    def take_prefill_tokens(self) -> int:
+        """Tokens prefilled since the last call (shared ones once)."""
+        count, self._prefilled = self._prefilled, 0
+        return count
+
+    def prefill(self, jobs: Sequence[Job]) -> None:
+        """Fill the cache of these rows up to the last known token. Rows of one version with equal tokens share
+        one forward pass, or the cache of a row that still has it: the key holds the version."""
+        fresh: dict[tuple[int, bytes], list[Job]] = {}
+        for job in jobs:
+            length = int(self.rows.length[job.row]) - 1
+            assert job.version is not None
+            if length < 1:
+                continue
+            key = (job.version, self.rows.tokens[job.row, :length].tobytes())
+            alive = self._prefixes.get(key)
+            if alive:
+                self.kv.copy_prefix(next(iter(alive.values())).row, [job.row], length)
+                self._remember(key, job)
+            else:
+                fresh.setdefault(key, []).append(job)
+        by_version: dict[int, list[list[Job]]] = {}
+        for key, sharing in fresh.items():
+            by_version.setdefault(key[0], []).append(sharing)
+        for version, groups in by_version.items():
+            self._prefill_version(version, groups)
+        for key, sharing in fresh.items():
+            for job in sharing:
+                self._remember(key, job)
+
+    def _prefill_version(self, version: int, groups: list[list[Job]]) -> None:
+        length = self.rows.length
+        groups = sorted(groups, key=lambda sharing: int(length[sharing[0].row]))
+        while groups:
+            batch = [groups.pop()]
+            longest = int(length[batch[0][0].row]) - 1
+            while groups and (len(batch) + 1) * longest <= PREFILL_TOKENS:
+                batch.append(groups.pop())
+            lead = np.array([sharing[0].row for sharing in batch])
+            tokens = torch.from_numpy(self.rows.tokens[lead, :longest])
+            self.held.forward(version).prefill(tokens, self.kv.layers, torch.from_numpy(lead))
+            for sharing in batch:
+                known = int(length[sharing[0].row]) - 1
+                self._prefilled += known
+                self.kv.copy_prefix(sharing[0].row, [job.row for job in sharing[1:]], known)
+
+    def _remember(self, key: tuple[int, bytes], job: Job) -> None:
+        job.prefix = key
+        self._prefixes.setdefault(key, {})[job.request.id] = job
+
+    def forget(self, job: Job) -> None:
+        """Nobody may share this job's cache any more."""
+        if job.prefix is not None:
+            alive = self._prefixes[job.prefix]
+            del alive[job.request.id]
+            if not alive:
+                del self._prefixes[job.prefix]
+            job.prefix = None
+
+    # -- decode -------------------------------------------------------------------------------------------
+
+    def plan(self, active: Sequence[Job]) -> None:
+        """Prepare steps over ``active``, which stand in rows 0..len(active) with equal versions together."""
+        self.active, self._segments = len(active), []
+        start = 0
+        for stop in range(1, len(active) + 1):
+            if stop == len(active) or active[stop].version != active[start].version:
+                self._segments.append(self._segment(active[start:stop], start, stop))
+                start = stop
+
+    def _segment(self, jobs: Sequence[Job], start: int, stop: int) -> Segment:
+        requests = [job.request for job in jobs]
+        widest = max(len(r.sampling.stop) for r in requests)
+        stops = None
+        if widest:
+            stops = np.full((len(jobs), widest), -1, np.int64)
+            for row, request in enumerate(requests):
+                stops[row, : len(request.sampling.stop)] = request.sampling.stop
+        version = jobs[0].version
+        assert version is not None
+        forward = self.held.forward(version)
+        dtype = torch.float64 if forward.dtype is torch.float64 else torch.float32
+        length = self.rows.length[start:stop]
+        bias = torch.zeros(len(jobs), self.rows.capacity, dtype=dtype).numpy()
+        bias[np.arange(self.rows.capacity) >= length[:, None]] = -np.inf
+        segment = Segment(
+            version, start, stop, np.arange(start, stop),
+            RowSampling.of([r.sampling for r in requests], forward.vocab, dtype),
+            max(r.top_logp for r in requests), max(r.draws for r in requests),
+            np.array([r.trajectory for r in requests], np.int64), stops, bias,
+        )  # fmt: skip
+        segment.bounds = _bounds(length)
+        return segment
+
+    def _spans(self, segment: Segment, length: NDArray[np.int64], dtype: torch.dtype) -> list[Span]:
+        segment.bias[segment.index - segment.start, length - 1] = 0.0
+        spans = []
+        for start, stop, equal in segment.bounds:
+            seen = int(length[start:stop].max())
+            bias = None if equal else torch.from_numpy(segment.bias[start:stop, :seen])[:, None, None].to(dtype)
+            spans.append(Span(start, stop, seen, bias))
+        return spans
+
+    def step(self) -> list[tuple[Job, str]]:
+        """One token for every active row; returns the jobs that are done, with their finish reason. Rows whose
+        distribution isn't finite are in ``broken`` afterwards."""
+        self.steps += 1
+        self.broken = []
+        done: list[tuple[Job, str]] = []
+        for segment in self._segments:
+            done += self._step(segment)
+        return done
+
+    def _step(self, segment: Segment) -> list[tuple[Job, str]]:
+        rows, index = self.rows, segment.index
+        at = rows.length[segment.start : segment.stop].copy()
+        forward = self.held.forward(segment.version)
+        logits = forward.decode(
+            torch.from_numpy(rows.tokens[index, at - 1]), torch.from_numpy(at - 1), self.kv.layers,
+            segment.start, self._spans(segment, at, forward.dtype),
+        )  # fmt: skip
+        draws = None
+        if segment.draws:
+            streams = np.arange(1, segment.draws + 1)
+            draws = uniforms(self.seed, segment.trajectories[:, None], at[:, None], streams)
+        out = sample(logits, segment.sampling, rows.noise[index, at], segment.heads, draws)
+        rows.tokens[index, at] = out.tokens
+        rows.logp[index, at] = out.logp
+        rows.entropy[index, at] = out.entropy
+        rows.versions[index, at] = segment.version
+        self._record(segment, at, out)
+        rows.length[segment.start : segment.stop] = at + 1
+        stopped = self._eos[out.tokens]
+        if segment.stops is not None:
+            stopped |= (out.tokens[:, None] == segment.stops).any(1)
+        good = np.isfinite(out.logp) & np.isfinite(out.entropy)
+        ended = stopped | (at + 1 >= rows.limit[segment.start : segment.stop])
+        if good.all() and not ended.any():
+            return []
+        jobs = [rows.jobs[i] for i in index]
+        self.broken += [job for job, ok in zip(jobs, good, strict=True) if job and not ok]
+        over = np.flatnonzero(ended & good)
+        return [(job, "stop" if stopped[i] else "length") for i in over if (job := jobs[i])]
+
+    def _record(self, segment: Segment, at: NDArray[np.int64], out: Sampled) -> None:
+        for name in ("head_ids", "head_logp", "mc_ids", "mc_logp"):
+            values = getattr(out, name)
+            if values is not None:
+                dtype = np.int32 if name.endswith("ids") else self.rows.logp.dtype
+                record = self.rows.record(name, values.shape[1], dtype)
+                record[segment.index, at, : values.shape[1]] = values
+
+
+def _bounds(length: NDArray[np.int64]) -> list[tuple[int, int, bool]]:
+    """Cut rows into runs of similar length that attend in one call each: (start, stop, all equal).
+
+    Rows advance together, so the differences stay as they are until the rows change.
+    """
+    n = len(length)
+    after = np.maximum.accumulate(length[::-1])[::-1]  # the longest from this row on
+    bounds: list[tuple[int, int, bool]] = []
+    start = 0
+    while start < n:
+        longest = np.maximum.accumulate(length[start:])
+        skipped = (longest[:-1] - after[start + 1 :]) * np.arange(n - start - 1, 0, -1)
+        cuts = np.flatnonzero((skipped >= SPLIT_POSITIONS) & (length[start + 1 :] < longest[:-1]))
+        stop = start + 1 + int(cuts[0]) if len(cuts) else n
+        bounds.append((start, stop, bool((length[start:stop] == length[start]).all())))
+        start = stop
+    return bounds

@@ -1,0 +1,277 @@
+"""The real engine: continuous batching over a Transformers causal LM with one KV row per request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from stretto.errors import ConfigError, StrettoError, WeightsError, nearest
+from stretto.models.forward import build_forward
+from stretto.rollout.held import HeldVersions
+from stretto.rollout.rows import Job
+from stretto.rollout.scheduler import Scheduler
+from stretto.rollout.types import IN_FLIGHT_MODES, ExportedRequest, Report, Request
+from stretto.trajectory import Completion
+
+
+class TorchEngine:
+    """Passive engine over ``model`` (a Transformers causal LM); implements ``rollout.types.Engine``.
+
+    ``slots`` rows of ``max_tokens`` tokens decode together. ``eos_ids`` end every completion. ``forward``:
+    ``fast`` (own kernels for Llama-like models), ``transformers`` (the model's own forward), ``auto``.
+    The engine owns ``model`` from now on; the fast path copies its weights. It serves nothing before the first
+    ``load``, unless ``version`` names what the model holds. ``keep_initial`` enables ``distance_to_initial``.
+
+    The same request gives the same tokens alone, batched, paused, moved, or aborted and continued: exactly in
+    float64 (log-probabilities within 1e-10). In float32 rounding depends on the batch: log-probabilities agree
+    within 1e-4, and about one token in a million differs.
+
+    Not thread-safe, by design: the owner calls one method at a time.
+    """
+
+    def __init__(
+        self, model: Any, *, slots: int, max_tokens: int, eos_ids: Sequence[int], seed: int, forward: str = "auto",
+        dtype: torch.dtype | str | None = None, version: int | None = None, keep_initial: bool = False,
+    ) -> None:  # fmt: skip
+        if slots < 1 or max_tokens < 2:
+            raise ConfigError(f"engine: slots = {slots}, max_tokens = {max_tokens}; need at least 1 and 2")
+        kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype or next(model.parameters()).dtype
+        weights = build_forward(model, forward, kind, max_tokens)
+        outside = [i for i in eos_ids if not 0 <= i < weights.vocab]
+        if outside:
+            raise ConfigError(f"engine: eos ids {outside} are outside the vocabulary of {weights.vocab}")
+        self.seed = seed
+        self.slots, self.max_tokens, self.vocab = slots, max_tokens, weights.vocab
+        self._held = HeldVersions(weights, keep_initial)
+        self._batch = Scheduler(self._held, slots, max_tokens, seed, eos_ids)
+        self._report = Report()  # what the next ``advance`` has to tell already
+        if version is not None:
+            self._held.serve(version)
+
+    # -- what the owner sees ------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int | None:
+        """The version that serves new unpinned requests; None before the first."""
+        return self._held.version
+
+    @property
+    def running(self) -> int:
+        """Requests in slots, paused ones included."""
+        return sum(job is not None for job in self._batch.rows.jobs)
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a slot."""
+        return len(self._batch.queue)
+
+    def versions_held(self) -> list[int]:
+        """Versions whose weights are in memory, ascending."""
+        return self._held.versions()
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The newest weights as they are served, by Transformers name."""
+        return self._held.newest.parameters()
+
+    def weights_checksum(self) -> str:
+        """xxh3-64 over names and bytes of the weights as they are served, read back."""
+        return self._held.checksum()
+
+    def distance_to_initial(self) -> float:
+        """Relative L2 distance of the served weights from the first version served; needs ``keep_initial``."""
+        return self._held.distance_to_initial()
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Queue requests; all or none. ``len(tokens) + max_new_tokens`` over ``max_tokens`` is cut (finish
+        ``length``). Raises ``StrettoError`` naming the request: before the first version, without tokens, with
+        no room for a new one, with an id in use, with an unknown token id, or pinned to a version not held."""
+        ids: set[int] = set()
+        for request in requests:
+            self._check(request, ids)
+            ids.add(request.id)
+        for request in requests:
+            self._batch.enqueue(Job(request, request.version))
+
+    def _check(self, request: Request, ids: set[int]) -> None:
+        tokens, sampling = np.asarray(request.tokens), request.sampling
+        problem = None
+        if self.version is None:
+            problem = "there are no weights yet; load a version first"
+        elif request.id in self._batch.jobs or request.id in ids:
+            problem = "its id is in use"
+        elif tokens.ndim != 1 or not len(tokens):
+            problem = "it has no tokens; start with at least one (a BOS token, say)"
+        elif len(tokens) >= self.max_tokens:
+            problem = f"its {len(tokens)} tokens leave no room for a new one in max_tokens = {self.max_tokens}"
+        elif tokens.min() < 0 or tokens.max() >= self.vocab:
+            problem = f"token ids must be in 0..{self.vocab - 1}, got {tokens.min()}..{tokens.max()}"
+        elif sampling.max_new_tokens < 1 or sampling.temperature < 0 or sampling.top_k < 0:
+            problem = f"its sampling settings make no sense: {sampling}"
+        elif not 0 < sampling.top_p <= 1:
+            problem = f"top_p = {sampling.top_p} is outside (0, 1]"
+        elif request.top_logp > self.vocab or request.top_logp < 0 or request.draws < 0:
+            problem = f"top_logp = {request.top_logp} and draws = {request.draws} must be 0..{self.vocab} and >= 0"
+        if problem:
+            raise StrettoError(f"engine: request {request.id} (trajectory {request.trajectory}): {problem}")
+        if request.version is not None:
+            self._held.check(request.version, request.id)
+
+    def hold_admission(self, hold: bool) -> None:
+        """While held, requests that haven't started stay queued: with ``running`` at 0 the engine is drained."""
+        self._batch.hold = hold
+
+    def pause(self, ids: Sequence[int] | None = None) -> None:
+        """Keep these requests (None: all that are here) without advancing them; a paused row keeps its slot.
+        Ids that aren't here have finished and are skipped."""
+        self._set_paused(ids, True)
+
+    def resume(self, ids: Sequence[int] | None = None) -> None:
+        """Let paused requests go on."""
+        self._set_paused(ids, False)
+
+    def _set_paused(self, ids: Sequence[int] | None, paused: bool) -> None:
+        for job in self._batch.find(self._batch.jobs if ids is None else ids):
+            job.paused = paused
+        self._batch.dirty = True
+
+    @torch.inference_mode()
+    def abort(self, ids: Sequence[int]) -> list[tuple[int, Completion]]:
+        """Stop these requests; what they have so far comes back with finish ``aborted``. Ids that aren't here
+        have finished and are skipped."""
+        out = [(job.request.id, self._batch.take(job, "aborted")) for job in self._batch.find(dict.fromkeys(ids))]
+        self._batch.collect()
+        return out
+
+    def release(self, trajectories: Sequence[int]) -> None:
+        """These trajectories are over: versions held for them may go."""
+        self._held.unpin(trajectories)
+        self._batch.collect()
+
+    # -- steps --------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def advance(self, n: int) -> Report:
+        """At most ``n`` decode steps; stops early when nothing runs. Raises ``StrettoError`` naming request and
+        version if the model's output isn't finite: that request is gone then, the others go on."""
+        report, self._report = self._report, Report()
+        for _ in range(n):
+            if self._batch.queue:
+                self._batch.admit()
+            if self._batch.dirty:
+                self._batch.arrange()
+            if not self._batch.decoder.active:
+                break
+            report.decode_steps += 1
+            report.decode_tokens += self._batch.decoder.active
+            for job, finish in self._batch.decoder.step():
+                report.finished.append((job.request.id, self._batch.take(job, finish)))
+            if self._batch.decoder.broken:
+                self._report = report  # what has finished comes with the next call
+                self._refuse(self._batch.decoder.broken)
+        self._batch.collect()
+        report.prefill_tokens += self._batch.decoder.take_prefill_tokens()
+        report.running, report.waiting = self.running, self.waiting
+        return report
+
+    def _refuse(self, broken: list[Job]) -> None:
+        names = [f"request {job.request.id} (version {job.version})" for job in broken]
+        for job in broken:
+            self._batch.take(job, "aborted")
+        for row, length in enumerate(self._batch.rows.length):  # a stale NaN would reach a row that masks it: 0 * NaN
+            self._batch.kv.wipe(row, max(int(length) - 1, 0))
+        self._batch.collect()
+        raise StrettoError(
+            f"engine: the model's output isn't finite for {', '.join(names[:4])}"
+            + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            + "; these requests are dropped. Check the weights of that version"
+        )
+
+    # -- moving requests, swapping weights ----------------------------------------------------------------
+
+    @torch.inference_mode()
+    def export(self, id: int) -> ExportedRequest:
+        """Take a request out of this engine, with its cache if it has started, for ``import_`` in another."""
+        job = self._batch.jobs.get(id)
+        if job is None:
+            raise StrettoError(f"engine: request {id} isn't here; it has finished, was aborted, or moved")
+        version = self.version if job.version is None else job.version
+        assert version is not None
+        keys, values = job.cached or (None, None)
+        if job.row >= 0:
+            k, v = self._batch.kv.read(job.row, int(self._batch.rows.length[job.row]) - 1)
+            k = self._held.newest.public_keys(k)
+            keys, values = ((t.float() if t.dtype is torch.bfloat16 else t).numpy() for t in (k, v))
+        state = ExportedRequest(job.request, self._batch.take(job, "aborted"), version, keys, values)
+        self._batch.collect()
+        return state
+
+    @torch.inference_mode()
+    def import_(self, state: ExportedRequest) -> None:
+        """Go on with an exported request. Raises ``StrettoError`` if its version isn't held here or its cache
+        doesn't fit; without a cache its tokens are prefilled again."""
+        self._check(state.request, set())
+        request, sampled = state.request, len(state.partial.tokens)
+        job = Job(request, request.version)
+        if state.keys is not None or sampled:
+            self._held.check(state.version, request.id)
+            job.version, job.partial = state.version, state.partial
+        limit = min(len(request.tokens) + request.sampling.max_new_tokens, self.max_tokens)
+        if len(request.tokens) + sampled >= limit:
+            raise StrettoError(f"engine: request {request.id} has {sampled} tokens and room for no more here")
+        if state.keys is not None and state.values is not None:
+            job.cached = (state.keys, state.values)
+            shape, known = self._batch.kv.shapes[0], len(request.tokens) + sampled - 1
+            want = (len(self._batch.kv.shapes), shape.heads, known, shape.key_dim)
+            if tuple(state.keys.shape) != want:
+                raise StrettoError(
+                    f"engine: request {request.id} brings a cache of shape {tuple(state.keys.shape)}, need {want}"
+                )
+        self._batch.enqueue(job)
+
+    @torch.inference_mode()
+    def load(
+        self, version: int, weights: Mapping[str, Any], in_flight: str = "keep"
+    ) -> list[tuple[int, Completion]]:
+        """Swap to ``version`` between two steps. ``weights``: the parameters that changed, by Transformers name.
+
+        ``in_flight`` rules requests that have started and name no version: ``keep`` (their cache stays),
+        ``reprefill`` (their cache is computed anew), ``drain`` (there must be none), ``abort`` (all that have
+        started come back, pinned ones too), ``pin`` (they go on under their version, which is held until their
+        trajectory is released). A request that names a version always keeps it. Raises ``WeightsError`` for
+        unknown names or wrong shapes, ``StrettoError`` for a version that goes back while requests are here;
+        nothing has changed then.
+        """
+        if in_flight not in IN_FLIGHT_MODES:
+            raise ConfigError(f"engine: in_flight = {in_flight!r}; {nearest(in_flight, IN_FLIGHT_MODES)}")
+        if self.version is not None and version <= self.version and (self._batch.jobs or self._held.pinned()):
+            raise WeightsError(f"engine: version {version} can't follow {self.version} while requests are here")
+        self._held.newest.check(weights)
+        started = [job for job in self._batch.jobs.values() if job.started]
+        if in_flight == "drain" and started:
+            raise StrettoError(
+                f"engine: {len(started)} requests still run, so version {version} can't load with in_flight = "
+                "'drain'; hold admission and advance until none runs"
+            )
+        aborted = []
+        if in_flight == "abort":
+            aborted = [(job.request.id, self._batch.take(job, "aborted")) for job in started]
+            started = []
+        moving = [job for job in started if job.request.version is None and in_flight != "pin"]
+        for job in started if in_flight == "pin" else ():
+            self._held.pin(job.request.trajectory, job.version or 0)
+        changed = {job.request.id for job in moving}
+        staying = {job.version for i, job in self._batch.jobs.items() if i not in changed}
+        self._held.advance(version, weights, self.version in staying | self._held.pinned())
+        for job in moving:
+            job.version = version
+        if in_flight == "reprefill":
+            self._batch.reprefill(moving)
+        self._batch.dirty = True
+        self._batch.collect()
+        return aborted
+

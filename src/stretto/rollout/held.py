@@ -1,0 +1,95 @@
+"""The weights that an engine holds: the newest version, and older ones for as long as somebody is pinned to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor
+
+from stretto.errors import StrettoError, WeightsError
+from stretto.models.forward import Forward
+
+
+class HeldVersions:
+    """``newest`` serves unpinned requests. A trajectory stays pinned until ``release``."""
+
+    def __init__(self, newest: Forward, keep_initial: bool) -> None:
+        self.newest = newest
+        self.version: int | None = None
+        self._older: dict[int, Forward] = {}
+        self._pins: dict[int, int] = {}
+        self._keep_initial = keep_initial
+        self._initial: dict[str, Tensor] | None = None
+
+    def serve(self, version: int) -> None:
+        """What ``newest`` holds is ``version``: the first one of this engine."""
+        self.version = version
+        if self._keep_initial:
+            self._initial = {name: value.clone() for name, value in self.newest.parameters().items()}
+
+    def advance(self, version: int, weights: Mapping[str, Any], keep_old: bool) -> None:
+        """Make ``version`` the newest; ``keep_old`` holds a copy of the one before (see ``collect``)."""
+        if keep_old and self.version is not None:
+            self._older[self.version] = self.newest
+            self.newest = self.newest.clone()
+        self.newest.copy_in(weights)
+        if self.version is None:
+            self.serve(version)
+        self.version = version
+
+    def forward(self, version: int) -> Forward:
+        """The weights of a held version."""
+        return self.newest if version == self.version else self._older[version]
+
+    def check(self, version: int, request: int) -> None:
+        """Raise ``StrettoError`` unless ``version`` is held."""
+        if version not in self.versions():
+            raise StrettoError(
+                f"engine: request {request} is pinned to version {version}, but only {self.versions()} are held; "
+                "publish it first, or don't release its trajectory before it ends"
+            )
+
+    def versions(self) -> list[int]:
+        """Held versions, ascending."""
+        return sorted([*self._older, *([] if self.version is None else [self.version])])
+
+    def pin(self, trajectory: int, version: int) -> None:
+        """Hold ``version`` until ``trajectory`` is released."""
+        self._pins[trajectory] = version
+
+    def unpin(self, trajectories: Iterable[int]) -> None:
+        """These trajectories need no version any more."""
+        for trajectory in trajectories:
+            self._pins.pop(trajectory, None)
+
+    def pinned(self) -> set[int]:
+        """Versions that some trajectory is pinned to."""
+        return set(self._pins.values())
+
+    def collect(self, in_use: set[int]) -> None:
+        """Free older versions that nobody uses or is pinned to."""
+        if self._older:
+            for version in set(self._older) - in_use - self.pinned():
+                del self._older[version]
+
+    def checksum(self) -> str:
+        """xxh3-64 of the newest weights, read back: names and bytes, sorted by name."""
+        digest = xxhash.xxh3_64()
+        for name, value in sorted(self.newest.parameters().items()):
+            digest.update(name.encode())
+            digest.update(value.contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def distance_to_initial(self) -> float:
+        """|| w - w_first || / || w_first || over all parameters, w_first being the first version served here."""
+        if self._initial is None:
+            raise WeightsError("engine: no initial weights to compare with; build it with keep_initial=True")
+        moved = norm = 0.0
+        for name, value in self.newest.parameters().items():
+            first = self._initial[name]
+            moved += float((value - first).double().pow(2).sum())
+            norm += float(first.double().pow(2).sum())
+        return float((moved / norm) ** 0.5) if norm else 0.0

@@ -1,0 +1,65 @@
+"""The KV cache of an engine: one buffer per layer, one row per slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from stretto.models.forward import KVShape
+
+
+class KVStore:
+    """``layers[i]`` is [slots, max_tokens, width]: at each position all keys, then all values.
+
+    Zeros at first: the operating system hands out pages only when they are written, and a masked position is
+    finite (0 times a stale NaN would poison the row that looks past it).
+    """
+
+    def __init__(self, shapes: Sequence[KVShape], slots: int, max_tokens: int, dtype: torch.dtype) -> None:
+        self.shapes = list(shapes)
+        self.layers = [torch.zeros(slots, max_tokens, shape.width, dtype=dtype) for shape in shapes]
+
+    def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
+        """Give the first ``length`` positions of row ``source`` to the ``targets``."""
+        for layer in self.layers:
+            prefix = layer[source, :length]
+            for target in targets:
+                layer[target, :length].copy_(prefix)
+
+    def swap(self, one: int, other: int, one_length: int, other_length: int) -> None:
+        """Exchange two rows, of which so many positions matter; length 0 is a free row."""
+        for layer in self.layers:
+            if not other_length:
+                layer[other, :one_length].copy_(layer[one, :one_length])
+            elif not one_length:
+                layer[one, :other_length].copy_(layer[other, :other_length])
+            else:
+                length = max(one_length, other_length)
+                held = layer[one, :length].clone()
+                layer[one, :length].copy_(layer[other, :length])
+                layer[other, :length].copy_(held)
+
+    def wipe(self, row: int, start: int) -> None:
+        """Zero a row from position ``start`` on."""
+        for layer in self.layers:
+            layer[row, start:].zero_()
+
+    def read(self, row: int, length: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [layers, heads, length, head_dim] of a row (copies). Needs equal layers."""
+        keys, values = [], []
+        for layer, shape in zip(self.layers, self.shapes, strict=True):
+            part = layer[row, :length]
+            cut = shape.heads * shape.key_dim
+            keys.append(part[:, :cut].view(length, shape.heads, shape.key_dim).transpose(0, 1))
+            values.append(part[:, cut:].view(length, shape.heads, shape.value_dim).transpose(0, 1))
+        return torch.stack(keys), torch.stack(values)
+
+    def write(self, row: int, keys: Tensor, values: Tensor) -> None:
+        """Inverse of ``read``."""
+        length = keys.shape[2]
+        for layer, shape, key, value in zip(self.layers, self.shapes, keys, values, strict=True):
+            cut = shape.heads * shape.key_dim
+            layer[row, :length, :cut] = key.transpose(0, 1).reshape(length, cut)
+            layer[row, :length, cut:] = value.transpose(0, 1).reshape(length, -1)
