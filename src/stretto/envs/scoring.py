@@ -65,11 +65,13 @@ class _Process:
         if self.handle.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.handle.pid, signal.SIGKILL)
-        await self.exit
+        await asyncio.wait({self.exit})  # not `await self.exit`: cancelling this kill must not cancel the watch
         self.writer.close()
         # A grandchild in a session of its own may hold the pipe open: don't wait for its end.
         await asyncio.wait({self.drain}, timeout=0.2)
         self.drain.cancel()
+        # Process has no public close; without it such a pipe would stay open until garbage collection.
+        self.handle._transport.close()  # type: ignore[attr-defined]
 
     def said(self) -> str:
         """The tail of what it printed."""
@@ -220,13 +222,20 @@ class ScoringPool:
     async def _start(self, slot: int) -> _Process:
         ours, theirs = socket.socketpair()
         with theirs:
-            handle = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", "from stretto.envs.scoring_child import main; main()",
-                str(theirs.fileno()), str(os.getpid()),
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),), start_new_session=True,
-            )  # fmt: skip
-        reader, writer = await asyncio.open_connection(sock=ours)
+            reader, writer = await asyncio.open_connection(sock=ours)
+            try:
+                handle = await asyncio.create_subprocess_exec(
+                    sys.executable, "-c", "from stretto.envs.scoring_child import main; main()",
+                    str(theirs.fileno()), str(os.getpid()),
+                    stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+                    pass_fds=(theirs.fileno(),), start_new_session=True,
+                )  # fmt: skip
+            except BaseException as error:
+                writer.close()
+                if isinstance(error, OSError):
+                    raise WorkerError(f"scoring process did not start: {error}") from error
+                raise
+        # No await between here and the entry in _alive: a cancelled start must not lose its process.
         tail = bytearray()
         assert handle.stdout is not None
         process = _Process(
