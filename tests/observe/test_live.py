@@ -18,8 +18,8 @@ from .synthetic import synthetic
 EVENTS = synthetic(steps=12, seed=1)
 LINE = re.compile(
     r"step=(\d+)/12 t=[\d.]+s reward=[\d.-]+ accuracy=[\d.-]+ staleness=([\d.-]+) max=(\d+|-) bound=2 "
-    r"tokens_per_s=\d+ idle_learner=[\d.-]+ idle_engine=[\d.-]+ open=\d+ trained=(\d+) rejected=\d+ filtered=\d+ failed=\d+ "
-    r"cancelled=\d+ eta=\S+"
+    r"tokens_per_s=\d+ idle_learner=[\d.-]+ idle_engine=[\d.-]+ open=\d+ trained=(\d+) rejected=\d+ filtered=\d+ "
+    r"failed=\d+ cancelled=\d+ eta=\S+"
 )
 
 

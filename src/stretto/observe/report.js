@@ -4,7 +4,7 @@ const color = (name) => `var(--${name})`;
 const S = D.steps, start = D.start, summary = D.summary;
 const column = (name) => S[name] || (S.step || []).map(() => null);
 const has = (name) => name in S && S[name].some((v) => v !== null);
-const bound = start.lag_bound;
+const bound = start.lag_bound ?? null;
 const shade = (age) => color("s" + Math.min(5, bound > 5 ? Math.round((5 * age) / bound) : age));
 const tail = (name) => {
   const values = column(name).filter((v) => v !== null);
@@ -39,8 +39,8 @@ function headline() {
   if (e.accuracy !== null) tile("Held-out accuracy", percent(e.accuracy), "", `from ${percent(e.initial_accuracy)} at the start`);
   const reward = tail("reward/trained/mean");
   if (reward !== null) tile("Reward, trained", number(reward), "", `last tenth; all completed: ${number(tail("reward/all/mean"))}`);
-  tile("Staleness", number(summary.staleness.mean), "mean", `max ${summary.staleness.max} of bound ${bound}`);
-  tile("Steps", number(summary.steps), start.max_steps ? `of ${number(start.max_steps)}` : "", `version ${summary.version}, ${seconds(span)}`);
+  tile("Staleness", number(summary.staleness.mean), "mean", `max ${summary.staleness.max} of bound ${bound ?? "–"}`);
+  tile("Steps", number(summary.steps), start.max_steps ? `of ${number(start.max_steps)}` : "", `version ${summary.version}, ${seconds(span < 1e-6 ? 0 : span)}`);
   const used = l.submitted[1] ? l.trained[1] / (l.submitted[1] - l.open[1] || 1) : null;
   tile("Tokens trained", number(l.trained[1]), "", used === null ? "" : `${percent(used)} of those that ended`);
   if (D.step_count) tile("Idle", percent(mean("idle_ratio/learner")), "learner", `engine ${percent(mean("idle_ratio/engine"))}, environment ${percent(mean("idle_ratio/env"))}`);
@@ -122,6 +122,7 @@ function histogram() {
 let view = null;
 function timeline() {
   const T = D.timeline;
+  if (span < 1e-6) return empty($("timeline"), "No time has passed yet.");
   const named = T.windows.map((w, i) => [i, w.name === "whole run" ? "detail" : w.name]);
   const choose = (key) => { view = key === "all" ? null : { ...T.windows[key], low: T.windows[key].begin, high: T.windows[key].end }; drawTimeline(); };
   const first = D.step_count ? Math.floor(T.windows.length / 2) : "all";
@@ -267,7 +268,7 @@ function samples() {
     entry.append(age === 0 ? "fresh (staleness 0)" : `${age} version${age > 1 ? "s" : ""} old`);
   }
   const pick = $("sample-pick");
-  for (const step of steps) html(pick, "option", "", String(step)).value = step;
+  for (const step of steps) html(pick, "option", "", String(D.samples.find((s) => s.step === step).version)).value = step;
   pick.value = steps[steps.length - 1];
   pick.onchange = () => showSamples(Number(pick.value));
   showSamples(Number(pick.value));
@@ -282,7 +283,6 @@ function showSamples(step) {
     if (s.advantage !== null && s.advantage !== undefined) fact("advantage", (s.advantage > 0 ? "+" : "") + number(s.advantage));
     const versions = [...new Set(s.pieces.filter((p) => p.mask).map((p) => p.version))];
     fact(versions.length > 1 ? "versions" : "version", versions.join(" → ") || "–");
-    fact("trained by version", String(s.version));
     fact("trajectory", `${s.trajectory}, group ${s.group}`);
     const text = html(card, "div", "tokens");
     for (const p of s.pieces) {

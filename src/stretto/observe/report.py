@@ -31,8 +31,8 @@ def write_report(run_dir: Path | str) -> Path:
         "STYLE": _asset("report.css"),
         "SCRIPT": _asset("report_charts.js") + "\n" + _asset("report.js"),
         "CONFIG": html.escape(config.read_text(errors="replace")) if config.is_file() else "",
-        # "</" inside a string would end the script element
-        "DATA": orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("</", "<\\/"),
+        # "<" occurs inside strings only; as it is, "</script" or "<!--" would end or change the script element
+        "DATA": orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c"),
     }
     # one pass from left to right, so that a text can't be taken for another place to fill
     pieces = page.split("%%")

@@ -25,7 +25,7 @@ function number(value, digits = 3) {
   const size = Math.abs(value);
   if (size >= 1e4) {
     const [unit, by] = size >= 1e9 ? ["G", 1e9] : size >= 1e6 ? ["M", 1e6] : ["k", 1e3];
-    return (value / by).toPrecision(3).replace(/\.?0+$/, "") + unit;
+    return Number((value / by).toPrecision(3)) + unit;
   }
   if (Number.isInteger(value)) return String(value);
   if (size < 1e-3) return value.toExponential(1);
@@ -103,11 +103,11 @@ function axes(svg, o) {
   const { left, right, top, bottom } = o;
   const px = (v) => left + ((v - o.x0) / (o.x1 - o.x0 || 1)) * (right - left);
   const py = (v) => bottom - ((v - o.y0) / (o.y1 - o.y0 || 1)) * (bottom - top);
-  for (const v of ticks(o.y0, o.y1, Math.max(2, Math.round((bottom - top) / 42)))) {
+  for (const v of ticks(o.y0, o.y1, Math.max(3, Math.round((bottom - top) / 42)))) {
     node(svg, "line", { x1: left, x2: right, y1: py(v), y2: py(v), class: "grid" });
     node(svg, "text", { x: left - 7, y: py(v) + 4, "text-anchor": "end" }, (o.yformat || number)(v));
   }
-  const marks = ticks(o.x0, o.x1, Math.max(2, Math.round((right - left) / 90)));
+  const marks = ticks(o.x0, o.x1, Math.max(3, Math.round((right - left) / 90)));
   for (const v of o.integerX ? marks.filter(Number.isInteger) : marks)
     node(svg, "text", { x: px(v), y: bottom + 17, "text-anchor": "middle" }, number(v));
   node(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
