@@ -164,3 +164,16 @@ def test_a_torn_sample_is_dropped_and_a_broken_one_is_an_error(tmp_path: Path) -
     path.write_bytes(b'{"step":\n{"step": 1}\n')
     with pytest.raises(DataError, match="line 1"):
         read_samples(tmp_path, 1)
+
+
+def test_idle_shares_count_work_that_was_reported_after_the_step() -> None:
+    timeline = Timeline()
+    for event in (
+        {"e": "RunStart", "t": 0.0},
+        {"e": "EnvDone", "t": 2.0, "start": 1.0},
+        {"e": "EnvDone", "t": 2.0, "start": 0.5},
+        {"e": "Busy", "t": 9.0, "worker": "engine-0", "start": 1.0, "end": 6.0, "rows": 2.0},
+    ):
+        timeline(event)
+    idle = timeline.idle([2.0, 4.0, 8.0])
+    assert idle == {"learner": [1.0, 1.0, 1.0], "engine": [0.5, 0.0, 0.5], "env": [0.25, 1.0, 1.0]}

@@ -49,7 +49,6 @@ class Interval:
         self._step_started = 0.0
         self._done: list[Done] = []
         self._pause_s: list[float] = []
-        self._sync_s = 0.0
         self._before = (0, 0)
         self._handlers: dict[str, Callable[[Event], Row | None]] = {
             "RunStart": self._on_start,
@@ -58,7 +57,6 @@ class Interval:
             "TrajDone": self._on_done,
             "StepStart": self._on_step_start,
             "StepEnd": self._on_step_end,
-            "Published": self._on_published,
             "Loaded": self._on_loaded,
             "Busy": self._on_busy,
             "Eval": self._on_eval,
@@ -89,9 +87,6 @@ class Interval:
 
     def _on_step_start(self, event: Event) -> None:
         self._step_started = event["t"]
-
-    def _on_published(self, event: Event) -> None:
-        self._sync_s += event["t"] - event["start"]
 
     def _on_loaded(self, event: Event) -> None:
         self._pause_s.append(event["t"] - event["start"])
@@ -141,13 +136,12 @@ class Interval:
         row["time/generate"] = sum(busy) / engines
         row["time/train"] = t - max(self._step_started, self._since)
         row["time/wait"] = window - row["time/train"]
-        row["time/sync"] = self._sync_s
+        row["time/sync"] = sum(self._pause_s) / engines
         env, row["time/score"] = self._env.take(self._since)
         row["sync/pause_s"] = max(self._pause_s, default=0.0)
         row["idle_ratio/learner"] = row["time/wait"] / window
         row["idle_ratio/engine"] = max(0.0, 1 - row["time/generate"] / window)
         row["idle_ratio/env"] = max(0.0, 1 - env / window)
-        self._sync_s = 0.0
         self._pause_s.clear()
         return row
 

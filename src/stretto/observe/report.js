@@ -16,8 +16,8 @@ const span = D.timeline.end - D.timeline.begin;
 function facts() {
   const box = $("facts");
   const open = !summary.complete;
-  const reason = { max_steps: "reached max_steps", epochs: "reached the end of its epochs" }[summary.reason] || summary.reason;
-  html(box, "span", "status" + (open ? " open" : ""), open ? "Not finished: the log has no end" : `Ended: ${reason}`);
+  const fine = ["done", "max_steps", "epochs"].includes(summary.reason);
+  html(box, "span", "status" + (fine ? "" : " open"), open ? "Not finished: the log has no end" : fine ? "Finished" : `Ended early: ${summary.reason}`);
   const mode = { train: "real training", rehearse: "rehearsal on a virtual clock", simulate: "simulation, no model" }[start.mode] || start.mode;
   const parts = [mode, `${start.prompts_per_step} prompts × ${start.group_size} per step`,
     `lag bound ${bound}`, `${start.engines} engine${start.engines === 1 ? "" : "s"} × ${start.slots} slots`,
@@ -141,7 +141,7 @@ function drawTimeline() {
     lanes.push({ name: "environments", data: view ? view.env : T.overview.env, role: "env" });
     lanes.push({ name: "learner", data: view ? view.learner : T.overview.learner, role: "learner" });
     const legends = [["engine", "engine"], ["env", "environment calls"], ["learner", "learner step"]];
-    if (view) legends.push(["publish", "weights published"], ["eval", "evaluation"]);
+    if (view) legends.push(["publish", "weights published (line), loading (block)"], ["eval", "evaluation"]);
     legend(el, legends.map(([c, name]) => ({ name, color: color(c), mark: "box" })));
     const narrow = w < 560, left = narrow ? 8 : 118, right = w - 14, tall = narrow ? 48 : 34, bar = 24;
     const height = 20 + lanes.length * tall + 40;
@@ -155,10 +155,17 @@ function drawTimeline() {
     }
     node(svg, "text", { x: right, y: bottom + 32, "text-anchor": "end" }, "run's clock, s");
     const inner = node(svg, "g", { "clip-path": "url(#lanes)" });
+    const late = [];
     lanes.forEach((lane, k) => {
       const y = top + k * tall + (narrow ? 18 : 4);
       node(svg, "text", narrow ? { x: left, y: y - 5 } : { x: left - 10, y: y + 16, "text-anchor": "end" }, lane.name);
       if (view && lane.role !== "env") {
+        for (const [a, b, version] of (lane.role === "engine" && view.loads[lane.name]) || []) {
+          if (b < low || a > high) continue;
+          const rect = node(inner, "rect", { x: px(a), y: y + bar - 5, width: Math.max(2, px(b) - px(a)), height: 8, rx: 1, fill: color("publish") });
+          hover(rect, lane.name + " loads weights", a, b, [{ name: "version", value: String(version) }]);
+          late.push(rect);
+        }
         for (const [a, b, weight] of lane.data) {
           if (b < low || a > high) continue;
           const rect = node(inner, "rect", { x: px(a), y, width: Math.max(1, px(b) - px(a) - 0.5), height: bar, rx: 2,
@@ -174,10 +181,10 @@ function drawTimeline() {
         hover(rect, "evaluation", a, b, [{ name: "version", value: String(version) }]);
       }
       for (const [a, b, version] of view.publish) {
-        const rect = node(inner, "rect", { x: px(a), y: 12, width: Math.max(2, px(b) - px(a)), height: bottom - 12, fill: color("publish"), opacity: 0.75 });
-        hover(rect, "weights published", a, b, [{ name: "version", value: String(version) }]);
+        node(inner, "rect", { x: px(a) - 0.75, y: 12, width: 1.5, height: bottom - 12, fill: color("publish") });
         if (px(b) - left > 0 && (right - left) / view.publish.length > 16) node(inner, "text", { x: (px(a) + px(b)) / 2, y: 9, "text-anchor": "middle", style: "font-size:11px" }, "v" + version);
       }
+      late.forEach((rect) => inner.appendChild(rect));
       drag(svg, right - left);
       const zoom = html(el, "div", "switch zoom");
       for (const [name, by, label] of [["−", 1.6, "zoom out"], ["+", 1 / 1.6, "zoom in"]]) {

@@ -52,6 +52,10 @@ def collect(run_dir: Path, events: Iterable[Event]) -> dict[str, Any]:
             resumes.append(event["t"])
         last = event
     steps = [row for row in rows if "eval/accuracy" not in row]
+    # a worker reports its work late, in spans: here all of them are known
+    for role, shares in timeline.idle([row["t"] for row in steps]).items():
+        for row, share in zip(steps, shares, strict=True):
+            row[f"idle_ratio/{role}"] = share
     summary = summary_of(interval, rows, last)
     del summary["reward"]
     return {

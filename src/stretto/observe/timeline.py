@@ -38,6 +38,20 @@ class Lane:
         starts, ends = np.sort(np.asarray(self.start)), np.sort(np.asarray(self.end))
         return np.diff(_elapsed(starts, edges) - _elapsed(ends, edges)) / np.maximum(np.diff(edges), 1e-12)
 
+    def union(self) -> Lane:
+        """Spans in which at least one of these is active."""
+        merged = Lane()
+        if not self.start:
+            return merged
+        start, end = np.asarray(self.start), np.asarray(self.end)
+        order = np.argsort(start)
+        start, reach = start[order], np.maximum.accumulate(end[order])
+        first = np.concatenate([[True], start[1:] > reach[:-1]])
+        last = np.concatenate([first[1:], [True]])
+        for a, b in zip(start[first].tolist(), reach[last].tolist(), strict=True):
+            merged.add(a, b)
+        return merged
+
     def inside(self, low: float, high: float) -> list[list[float]]:
         """[start, end, weight] of the spans that touch [low, high], clipped to it."""
         start, end = np.asarray(self.start), np.asarray(self.end)
@@ -60,6 +74,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.engines: dict[str, Lane] = {}
+        self.loads: dict[str, Lane] = {}
         self.learner, self.env, self.publish, self.eval = Lane(), Lane(), Lane(), Lane()
         self.end = 0.0
         self.begin: float | None = None
@@ -82,11 +97,24 @@ class Timeline:
             self.learner.add(self._step_started, t, event["step"])
             self._step_started = None
         elif name == "Published":
-            self.publish.add(event["start"], t, event["version"])
+            self.publish.add(t, t, event["version"])
+        elif name == "Loaded":
+            self.loads.setdefault(event["worker"], Lane()).add(event["start"], t, event["version"])
         elif name == "Eval":
             self.eval.add(event["start"], t, event["version"])
         elif name == "Resumed":
             self._step_started = None
+
+    def idle(self, times: list[float]) -> dict[str, list[float]]:
+        """Share of time without work of each role, between the run's begin and the first of ``times``, and so on."""
+        edges = np.array([self.begin or 0.0, *times])
+        engines = [lane.union().mean_active(edges) for lane in self.engines.values()]
+        busy = {
+            "learner": self.learner.mean_active(edges),
+            "engine": np.mean(engines, axis=0) if engines else np.zeros(len(times)),
+            "env": self.env.union().mean_active(edges),
+        }
+        return {role: (1 - share).clip(0, 1).round(4).tolist() for role, share in busy.items()}
 
     def data(self) -> dict[str, Any]:
         """``overview``: busy shares per bin of the whole run; ``windows``: spans of some steps at the run's start,
@@ -124,11 +152,12 @@ class Timeline:
         while True:
             engines = {n: lane.inside(low, high) for n, lane in list(self.engines.items())[:MAX_ENGINES]}
             lanes = {k: getattr(self, k).inside(low, high) for k in ("learner", "publish", "eval")}
-            if sum(map(len, [*engines.values(), *lanes.values()])) <= MAX_SPANS:
+            loads = {n: self.loads[n].inside(low, high) for n in engines if n in self.loads}
+            if sum(map(len, [*engines.values(), *loads.values(), *lanes.values()])) <= MAX_SPANS:
                 break
             high = low + (high - low) / 2
         edges = np.linspace(low, high, BINS + 1)
-        return {"name": name, "begin": low, "end": high, "engines": engines, **lanes,
+        return {"name": name, "begin": low, "end": high, "engines": engines, "loads": loads, **lanes,
                 "env": self.env.mean_active(edges).clip(0).round(2).tolist()}  # fmt: skip
 
 
