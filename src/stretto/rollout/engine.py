@@ -68,6 +68,28 @@ class TorchEngine:
         """Requests without a slot."""
         return len(self._batch.queue)
 
+    @property
+    def has_work(self) -> bool:
+        """Would ``advance`` do anything?"""
+        batch = self._batch
+        return bool(batch.decoder.active) or batch.dirty or self._can_admit
+
+    @property
+    def _can_admit(self) -> bool:
+        batch = self._batch
+        room = any(job is None for job in batch.rows.jobs)
+        return room and any(not job.paused and (job.started or not batch.hold) for job in batch.queue)
+
+    def partials(self) -> dict[int, Completion]:
+        """What each request here has sampled so far, by id; the requests go on."""
+        out = {}
+        for id, job in self._batch.jobs.items():
+            if job.row >= 0:
+                out[id] = self._batch.rows.completion(job, "aborted")
+            elif job.partial is not None:
+                out[id] = job.partial
+        return out
+
     def versions_held(self) -> list[int]:
         """Versions whose weights are in memory, ascending."""
         return self._held.versions()
