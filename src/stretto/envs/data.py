@@ -15,6 +15,8 @@ from stretto.errors import ConfigError, DataError
 from stretto.models.tokenizer import LightTokenizer
 from stretto.trajectory import Ints
 
+_EXAMPLES = Path(__file__).parent.parent / "recipes" / "data"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -34,9 +36,12 @@ class Row:
 @ENVIRONMENTS.register("data")
 @dataclass
 class Data(SingleTurn):
-    """``path``: JSONL file or ``save_to_disk`` directory. ``eval_path``: its own evaluation file; without it
-    ``eval_fraction`` of the distinct prompts is held out. ``chat``: render with the tokenizer's chat template
-    (None: when it has one). ``system``: system prompt for text prompts. ``max_prompt_tokens`` 0: no limit."""
+    """``path``: JSONL file or ``save_to_disk`` directory (``stretto:NAME``: an example that comes with Stretto).
+
+    ``eval_path``: its own evaluation file; without it ``eval_fraction`` of the distinct prompts is held out. ``chat``:
+    render with the tokenizer's chat template (None: when it has one). ``system``: system prompt for text prompts.
+    ``max_prompt_tokens`` 0: no limit.
+    """
 
     path: str
     prompt_column: str = "prompt"
@@ -114,7 +119,7 @@ class Data(SingleTurn):
 
     def _read(self, path: str, setting: str) -> Iterator[Row]:
         """Checked rows; ``DataError`` names file and line."""
-        root = Path(path)
+        root = _EXAMPLES / path.removeprefix("stretto:") if path.startswith("stretto:") else Path(path)
         if root.is_dir():
             raw = _disk_rows(root)
         elif root.is_file():
