@@ -29,7 +29,7 @@ def write_report(run_dir: Path | str) -> Path:
     parts = {
         "TITLE": html.escape(run.resolve().name),
         "STYLE": _asset("report.css"),
-        "SCRIPT": _asset("report_charts.js") + "\n" + _asset("report.js"),
+        "SCRIPT": "\n".join(map(_asset, ("report_charts.js", "report_timeline.js", "report.js"))),
         "CONFIG": html.escape(config.read_text(errors="replace")) if config.is_file() else "",
         # "<" occurs inside strings only; as it is, "</script" or "<!--" would end or change the script element
         "DATA": orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c"),
