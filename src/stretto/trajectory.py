@@ -117,7 +117,7 @@ class Trajectory:
             if values is not None and len(values) != n:
                 raise InvariantError(f"trajectory {self.id}: {name} has {len(values)} entries for {n} tokens")
         sampled = self.versions[self.mask]
-        if len(sampled) and (np.diff(sampled) < 0).any():
+        if (sampled[1:] < sampled[:-1]).any():
             raise InvariantError(f"trajectory {self.id}: versions decrease: {sampled.tolist()}")
 
     @property

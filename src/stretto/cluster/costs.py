@@ -60,10 +60,12 @@ class Costs:
         """Transfer and load of one version on one engine."""
         return self.cluster.publish_s
 
-    def env_s(self, trajectory: int) -> float:
-        """Scoring latency of a trajectory."""
+    def env_s(self, trajectory: int, turn: int) -> float:
+        """Environment latency after a turn."""
         law = self.cluster.env
-        return draw(law, uniform(self._seed, trajectory, 0, stream=101)) if law.mean or law.kind == "uniform" else 0.0
+        if law.kind == "constant":
+            return law.mean
+        return draw(law, uniform(self._seed, trajectory, turn, stream=101))
 
     def length(self, trajectory: int, turn: int) -> int:
         """Response tokens (simulate)."""

@@ -69,6 +69,9 @@ class RunConfig(Section):
     save_partial: bool = Field(
         True, description="Checkpoints hold unfinished trajectories, which go on at their last token."
     )
+    pool_limit_mib: int = Field(
+        4096, ge=1, description="While ready groups hold more than this and a batch is ready, no new group starts."
+    )
     workers: Workers = Field(default_factory=Workers, description="Where engine and learner run.")
     env: Component = Field(default_factory=lambda: Component(name="arithmetic"), description="Environment.")
     objective: Component = Field(default_factory=lambda: Component(name="tis"), description="Objective.")
@@ -103,5 +106,10 @@ class RunConfig(Section):
             raise ValueError(
                 f"sampling.max_new_tokens = {self.sampling.max_new_tokens} does not fit into "
                 f"engine.max_tokens = {self.engine.max_tokens} together with a prompt"
+            )
+        if self.workers.on_engine_crash == "restart" and self.control.in_flight == "pin":
+            raise ValueError(
+                "workers.on_engine_crash = 'restart' can't go with control.in_flight = 'pin': a restarted engine has "
+                "lost the versions that its trajectories are pinned to. Use 'stop'"
             )
         return self

@@ -37,6 +37,9 @@ class Workers(Section):
         "stop", description="A dead engine ends the run, or is restarted and its requests go on."
     )
     max_restarts: int = Field(3, ge=0, description="Restarts before a crash ends the run after all.")
+    replace_failed: int = Field(
+        2, ge=0, description="A failed trajectory is replaced inside its group, at most this often per member."
+    )
     scoring_processes: int = Field(1, ge=1, description="Processes for reward functions and tools (killable).")
 
 
@@ -190,7 +193,8 @@ class Cluster(Section):
     publish_s: float = Field(0.1, ge=0, description="Weight transfer and load per engine.")
     step_base_s: float = Field(0.5, ge=0, description="Learner step: base.")
     step_token_s: float = Field(1e-5, ge=0, description="Learner step: per trained token.")
-    env: Law = Field(default_factory=Law, description="Scoring latency per trajectory.")
+    env: Law = Field(default_factory=Law, description="Latency of the environment after each turn.")
+    turns: int = Field(1, ge=1, description="Turns of a trajectory (simulate).")
     lengths: Law = Field(
         default_factory=lambda: Law(kind="lognormal", mean=200, sigma=0.8, low=1, high=4096),
         description="Response tokens (simulate).",

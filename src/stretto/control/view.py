@@ -76,6 +76,7 @@ class View:
             "StepStart": self._step_start,
             "StepEnd": self._step_end,
             "Loaded": self._loaded,
+            "RoleChanged": self._role_changed,
         }
 
     def __call__(self, event: Event) -> None:
@@ -90,10 +91,10 @@ class View:
         endings = ("trained", "rejected", "filtered", "failed", "cancelled")
         return self.ledger["submitted"] - sum(self.ledger[e] for e in endings)
 
-    def engine_of(self, group: int) -> str | None:
-        """The engine that serves a running group."""
-        found = self.running.get(group)
-        return found.engine if found else None
+    @property
+    def open_ids(self) -> list[int]:
+        """Their ids."""
+        return list(self._group_of)
 
     def _run_start(self, event: Event) -> None:
         self.mode = event["mode"]
@@ -107,11 +108,11 @@ class View:
     def _resumed(self, event: Event) -> None:
         self.max_steps = event["max_steps"]
         self.engines = {}
+        for group in self.running.values():
+            group.engine = ""
 
     def _restarted(self, event: Event) -> None:
         group = self.running[event["group"]]
-        if group.engine in self.engines and self.engines[group.engine].up:
-            self.engines[group.engine].trajectories -= len(group.open)
         self._release(group)
         group.version, group.engine = event["version"], event["engine"]
         self.outstanding[group.version] += 1
@@ -124,6 +125,9 @@ class View:
     def _worker_down(self, event: Event) -> None:
         if event["worker"] in self.engines:
             self.engines[event["worker"]].up = False
+
+    def _role_changed(self, event: Event) -> None:
+        self.engines[event["worker"]].up = event["active"]
 
     def _loaded(self, event: Event) -> None:
         self.engines[event["worker"]].version = event["version"]

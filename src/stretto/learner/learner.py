@@ -250,8 +250,8 @@ class Learner:
                     return f"advantages of {name(row)} aren't finite"
                 if not bool(self.scorer.scores(one, values=False).logp.isfinite().all()):
                     return f"log-probabilities of {name(row)} aren't finite"
-        largest, row = advantages.abs().amax(1).max(0)
-        return f"every row is finite, so it overflowed; the largest advantage is {float(largest):g} in {name(int(row))}"
+        largest, at = advantages.abs().amax(1).max(0)
+        return f"every row is finite, so it overflowed; the largest advantage is {float(largest):g} in {name(int(at))}"
 
     def _assert_finite(self) -> None:
         if not self._policy.finite() or not (self._critic is None or self._critic.finite()):

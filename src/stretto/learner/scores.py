@@ -14,6 +14,7 @@ from stretto.config.sections import LearnerConfig
 from stretto.models.load import load_policy
 from stretto.models.logp import check_head, hidden_states, policy_positions, token_logp, trunk_of
 from stretto.models.lora import attach_lora
+from stretto.models.prefix import can_share, policy_hidden
 from stretto.models.value import ValueHead, ValueNetwork
 
 
@@ -53,6 +54,11 @@ class Scorer:
         self._base = self.model.get_base_model() if self.lora else self.model
         self._trunk = trunk_of(self._base)
         self._head = self._base.get_output_embeddings()
+        # Sharing changes the order of sums, and Transformers' norms are float32 in any precision: float64, where
+        # a split must not show, goes without. Checkpointing recomputes layers, which can't fill a cache.
+        self.share_prompts = (
+            self.dtype == torch.float32 and not config.gradient_checkpointing and can_share(self._trunk)
+        )
         self._trains_in_train_mode = config.gradient_checkpointing or (self.lora and config.lora.dropout > 0)
         self._coefficient = config.critic.coefficient
         width = self._head.weight.shape[1]
@@ -81,10 +87,9 @@ class Scorer:
     def scores(self, batch: TokenBatch, *, values: bool, policy_alone: bool = True) -> Scores:
         """Score the policy tokens. ``policy_alone`` False: critic warm-up, no gradient reaches the policy."""
         (tokens,) = batch.need("tokens")
-        target, source = policy_positions(batch.mask)
-        inputs = tokens[:, :-1]
+        target = policy_positions(batch.mask)
         with nullcontext() if policy_alone else torch.no_grad():
-            hidden = self._gathered(self._trunk, inputs, source)
+            hidden = self._hidden(self._trunk, tokens, batch.mask)
             logp, entropy = token_logp(
                 hidden, self._head.weight, tokens.flatten()[target], getattr(self._head, "bias", None), self.temperature
             )
@@ -94,7 +99,7 @@ class Scorer:
             still = hidden.detach()
             value = self.critic(still + self._coefficient * (hidden - still) if policy_alone else still)
         elif values and isinstance(self.critic, ValueNetwork):
-            value = self.critic.head(self._gathered(self.critic.trunk, inputs, source))
+            value = self.critic.head(self._hidden(self.critic.trunk, tokens, batch.mask))
         return Scores(
             _spread(logp, target, batch.mask),
             entropy.detach(),
@@ -108,16 +113,18 @@ class Scorer:
         trunk = self.critic.trunk if isinstance(self.critic, ValueNetwork) else self._trunk
         head: Any = self.critic.head if isinstance(self.critic, ValueNetwork) else self.critic
         last = torch.arange(batch.rows) * tokens.shape[1] + (length - 1).clamp(min=0)
+        with torch.no_grad(), self._autocast():
+            hidden = hidden_states(trunk, tokens)
         with torch.no_grad():
-            out: Tensor = head(self._gathered(trunk, tokens, last))
+            out: Tensor = head(hidden.flatten(0, 1).index_select(0, last))
         return out
 
-    def _gathered(self, trunk: Any, tokens: Tensor, source: Tensor) -> Tensor:
-        """Hidden states [n,H] at flat positions ``source`` of ``tokens``."""
-        autocast = torch.autocast(tokens.device.type, torch.bfloat16) if self._bf16 else nullcontext()
-        with autocast:
-            hidden = hidden_states(trunk, tokens)
-        return hidden.flatten(0, 1).index_select(0, source)
+    def _hidden(self, trunk: Any, tokens: Tensor, mask: Tensor) -> Tensor:
+        with self._autocast():
+            return policy_hidden(trunk, tokens, mask, self.share_prompts)
+
+    def _autocast(self) -> Any:
+        return torch.autocast("cpu", torch.bfloat16) if self._bf16 else nullcontext()
 
 
 def _spread(flat: Tensor, target: Tensor, mask: Tensor) -> Tensor:

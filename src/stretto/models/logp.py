@@ -24,15 +24,12 @@ CHUNK_BYTES = 2**25
 """Larger ones are made in chunks of this size."""
 
 
-def policy_positions(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Flat indices of policy tokens into [B,T], and of the hidden states that predict them into [B,T-1] (the trunk
-    reads all but the last column). Raises ``DataError`` if a policy token has nothing before it."""
+def policy_positions(mask: Tensor) -> Tensor:
+    """Flat indices [n] of the policy tokens of ``mask`` [B,T]. ``DataError`` if one has nothing before it."""
     if mask.shape[1] and bool(mask[:, 0].any()):
         row = int(mask[:, 0].nonzero()[0])
         raise DataError(f"row {row}: its first token is a policy token, but nothing precedes it to predict it from")
-    target = mask.flatten().nonzero().squeeze(1)
-    width = mask.shape[1]
-    return target, target - target // max(width, 1) - 1
+    return mask.flatten().nonzero().squeeze(1)
 
 
 class _TokenLogp(torch.autograd.Function):

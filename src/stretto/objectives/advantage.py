@@ -49,9 +49,7 @@ def group_statistics(batch: TokenBatch) -> GroupStatistics:
     mean = zeros.index_add(0, index, returns) / count.clamp(min=1)
     deviation = torch.where(valid, returns - mean[index], 0.0)
     std = (zeros.index_add(0, index, deviation.square()) / count.clamp(min=1)).sqrt()
-    high = torch.full_like(zeros, -torch.inf).scatter_reduce(
-        0, index, torch.where(valid, returns, -torch.inf), "amax"
-    )
+    high = torch.full_like(zeros, -torch.inf).scatter_reduce(0, index, torch.where(valid, returns, -torch.inf), "amax")
     low = torch.full_like(zeros, torch.inf).scatter_reduce(0, index, torch.where(valid, returns, torch.inf), "amin")
     return GroupStatistics(returns, index, valid, count, mean, std, (count >= 2) & (high == low))
 

@@ -85,7 +85,16 @@ class ExportedRequest:
 class Engine(Protocol):
     """The passive engine. ``rollout/engine.py`` is the real one, ``cluster/engine.py`` the modelled one."""
 
-    version: int | None
+    @property
+    def version(self) -> int | None: ...
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def has_work(self) -> bool:
+        """Would ``advance`` do anything?"""
+        ...
 
     def add(self, requests: Sequence[Request]) -> None: ...
 
@@ -100,6 +109,14 @@ class Engine(Protocol):
         ...
 
     def resume(self, ids: Sequence[int] | None = None) -> None: ...
+
+    def hold_admission(self, hold: bool) -> None:
+        """While held, requests that haven't started stay queued."""
+        ...
+
+    def partials(self) -> dict[int, Completion]:
+        """What each request has sampled so far; the requests go on."""
+        ...
 
     def export(self, id: int) -> ExportedRequest: ...
 

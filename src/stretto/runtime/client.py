@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,11 @@ from stretto.runtime.workers.base import EngineHandle
 from stretto.trajectory import Completion, Transcript, join
 
 TURNS = 1000  # request ids: trajectory * TURNS + a counter of this trajectory's requests
+
+
+@lru_cache(maxsize=4096)
+def _override(sampling: SamplingParams, overrides: tuple[tuple[str, Any], ...]) -> SamplingParams:
+    return replace(sampling, **dict(overrides))
 
 
 class Scoring(Protocol):
@@ -78,7 +84,7 @@ class RolloutClient:
         if self.completions:
             self._turn_done()
         self._start = asyncio.get_running_loop().time()
-        sampling = replace(self.sampling, **overrides) if overrides else self.sampling
+        sampling = _override(self.sampling, tuple(overrides.items())) if overrides else self.sampling
         partial: Completion | None = None
         if self.replay:
             partial = self.replay.pop(0)
@@ -122,7 +128,7 @@ class RolloutClient:
         self._log.emit(
             "TurnDone",
             traj=self.trajectory,
-            start=round(self._start, 6),
+            start=self._log.run_time(self._start),
             tokens=len(last.tokens),
             versions=version_runs(last.versions),
         )
@@ -142,7 +148,7 @@ class RolloutClient:
         self._env_done(start, what)
 
     def _env_done(self, start: float, what: str) -> None:
-        self._log.emit("EnvDone", traj=self.trajectory, start=round(start, 6), what=what)
+        self._log.emit("EnvDone", traj=self.trajectory, start=self._log.run_time(start), what=what)
 
     def uniform(self, *counter: int) -> float:
         """A number in (0, 1) that depends on (seed, trajectory, counter) alone."""

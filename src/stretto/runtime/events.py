@@ -22,10 +22,11 @@ TrajEnd        traj [ids], ending (rejected | filtered | failed | cancelled), re
 GroupReady     group, version (published now), traj [valid ids], tokens
 StepStart      step, version, groups, traj [ids], tokens, staleness {total, generation, waiting, max}
 StepEnd        step, version (after), skipped, metrics {name: number}; its trajectories are trained unless skipped
+RoleChanged    worker, active: the router may (not) send it work
 Published      version, checksum, bytes, start
 Loaded         worker, version, mode, start (of the pause)
 Released       version: no engine holds it any more
-Busy           worker, start, tokens, prefill, rows (mean): the worker computed from start to t
+Busy           worker, start, end, tokens, prefill, rows (mean): the worker computed from start to end
 Waiting        owner, what, since: a wait passed ``deadlines.warn_s``
 Fault          where, what: something failed and was dealt with
 Eval           version, accuracy, reward, n, start
@@ -50,12 +51,14 @@ Event = dict[str, Any]
 
 
 def version_runs(versions: np.ndarray[Any, Any]) -> list[list[int]]:
-    """Run-length form [[version, tokens], ...] of per-token versions."""
-    if not len(versions):
+    """Run-length form [[version, tokens], ...] of per-token versions (which never decrease)."""
+    n = len(versions)
+    if not n:
         return []
+    first = int(versions[0])
+    if versions[-1] == first:
+        return [[first, n]]
     cuts = np.flatnonzero(np.diff(versions)) + 1
-    if not len(cuts):
-        return [[int(versions[0]), len(versions)]]
     starts = np.concatenate([[0], cuts])
     lengths = np.diff(np.concatenate([starts, [len(versions)]]))
     return [[int(versions[s]), int(n)] for s, n in zip(starts, lengths, strict=True)]
@@ -67,9 +70,13 @@ class EventLog:
     Lines are buffered and flushed by ``flush`` (the loop does so at each step and at the end).
     """
 
-    def __init__(self, path: Path | None, now: Callable[[], float], offset: int | None = None) -> None:
-        """``offset``: continue a log that is cut there (resume); the cut-off tail is kept beside it."""
+    def __init__(
+        self, path: Path | None, now: Callable[[], float], offset: int | None = None, start_s: float = 0.0
+    ) -> None:
+        """``now`` is the loop's clock; the run's clock starts at ``start_s`` now. ``offset``: continue a log that is
+        cut there (resume); the cut-off tail is kept beside it."""
         self._now = now
+        self._origin = now() - start_s
         self._hash = hashlib.sha256()
         self._buffer: list[bytes] = []
         self.listeners: list[Callable[[Event], None]] = []
@@ -87,13 +94,17 @@ class EventLog:
 
     def emit(self, name: str, **fields: Any) -> None:
         """Log one event now."""
-        event: Event = {"e": name, "t": round(self._now(), 6), **fields}
+        event: Event = {"e": name, "t": round(self._now() - self._origin, 6), **fields}
         self._buffer.append(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
         self.count += 1
         for listener in self.listeners:
             listener(event)
         if len(self._buffer) >= 4096:
             self.flush()
+
+    def run_time(self, loop_time: float) -> float:
+        """The run's clock at this time of the loop's clock, rounded as it is logged."""
+        return round(loop_time - self._origin, 6)
 
     def flush(self, sync: bool = False) -> None:
         """Write what is buffered; ``sync`` forces it to the disk."""

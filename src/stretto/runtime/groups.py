@@ -30,7 +30,6 @@ class Member:
     trajectory: int
     client: RolloutClient
     task: asyncio.Task[Trajectory] | None = None
-    timer: asyncio.TimerHandle | None = None
     start: float = 0.0
     result: Trajectory | None = None
     over: bool = False
@@ -48,7 +47,7 @@ class RunningGroup:
     members: list[Member] = field(default_factory=list)
     open: int = 0
     replaced: int = 0
-    timer: asyncio.TimerHandle | None = None
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +124,16 @@ class Groups:
 
     def _open(self, group: RunningGroup) -> None:
         self.running[group.id] = group
-        group.timer = self._loop.call_later(self._limits.group_s, self._group_late, group)
+        group.timers = [
+            self._loop.call_later(self._limits.rollout_s, self._members_late, group),
+            self._loop.call_later(self._limits.group_s, self._group_late, group),
+        ]
 
     def _start_member(self, group: RunningGroup, trajectory: int, replay: Sequence[Completion]) -> None:
         client = self._make_client(trajectory, group.id, group.engine, group.pin, replay)
         member = Member(trajectory, client, start=self._loop.time())
         group.members.append(member)
         group.open += 1
-        member.timer = self._loop.call_later(self._limits.rollout_s, self._member_late, group, member)
         member.task = self._loop.create_task(self._env.rollout(client, group.task))  # type: ignore[arg-type]
         member.task.add_done_callback(lambda task: self._member_done(group, member, task))
 
@@ -186,7 +187,7 @@ class Groups:
             "TrajDone",
             traj=trajectory.id,
             group=group.id,
-            start=round(member.start, 6),
+            start=self._log.run_time(member.start),
             tokens=len(sampled),
             length=len(trajectory.tokens),
             versions=version_runs(sampled),
@@ -216,24 +217,26 @@ class Groups:
             self._log.emit("Submitted", group=group.id, task=group.task.index, traj=[trajectory],
                            engine=group.engine.name, version=group.version, replaces=member.trajectory)  # fmt: skip
             self._start_member(group, trajectory, ())
+            group.timers.append(self._loop.call_later(self._limits.rollout_s, self._members_late, group))
         else:
             self._maybe_close(group)
 
     def _close_member(self, group: RunningGroup, member: Member) -> None:
         member.over = True
         group.open -= 1
-        if member.timer is not None:
-            member.timer.cancel()
         if group.pin is not None:
             group.engine.release([member.trajectory])
 
-    def _member_late(self, group: RunningGroup, member: Member) -> None:
-        if member.over:
-            return
-        self._close_member(group, member)
-        if member.task is not None:
-            member.task.cancel()
-        self._lose(group, member, f"timeout: deadlines.rollout_s = {self._limits.rollout_s:g}", 0, replace=False)
+    def _members_late(self, group: RunningGroup) -> None:
+        """Members that have run for ``rollout_s`` fail; they aren't replaced, their time is gone."""
+        due = self._loop.time() - self._limits.rollout_s + 1e-9
+        late = [m for m in group.members if not m.over and m.start <= due]
+        for member in late:
+            self._close_member(group, member)
+            if member.task is not None:
+                member.task.cancel()
+        for member in late:
+            self._lose(group, member, f"timeout: deadlines.rollout_s = {self._limits.rollout_s:g}", 0, replace=False)
 
     # ending of a group
 
@@ -249,11 +252,14 @@ class Groups:
                        f"{self._limits.group_s:g}", tokens=0)  # fmt: skip
         self._maybe_close(group)
 
+    def _stop_timers(self, group: RunningGroup) -> None:
+        for timer in group.timers:
+            timer.cancel()
+
     def _maybe_close(self, group: RunningGroup) -> None:
-        if group.open:
+        if group.open or group.id not in self.running:
             return
-        if group.timer is not None:
-            group.timer.cancel()
+        self._stop_timers(group)
         del self.running[group.id]
         valid = sorted((m.result for m in group.members if m.result is not None), key=lambda t: t.id)
         if len(valid) < self._limits.least_valid:
@@ -280,8 +286,7 @@ class Groups:
     def cancel_all(self, reason: str) -> None:
         """The run ends: everything that still runs is cancelled and logged so."""
         for group in list(self.running.values()):
-            if group.timer is not None:
-                group.timer.cancel()
+            self._stop_timers(group)
             ids = []
             for member in group.members:
                 if not member.over:

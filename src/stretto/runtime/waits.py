@@ -54,7 +54,7 @@ class Waits:
     def _warn(self, key: int) -> None:
         if key in self._current:
             owner, say, since = self._current[key]
-            self._log.emit("Waiting", owner=owner, what=say(), since=round(since, 6))
+            self._log.emit("Waiting", owner=owner, what=say(), since=self._log.run_time(since))
 
     def describe(self, but: int | None = None) -> str:
         """One line per current wait."""

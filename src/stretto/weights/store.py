@@ -19,11 +19,10 @@ from torch import Tensor
 
 from stretto.errors import WeightsError
 from stretto.weights.layout import Entry, Layout
+from stretto.weights.memory import HEADER_BYTES, SLOTS, allocate, stride
 
-SLOTS = 2
 _HEADER = struct.Struct("<8sqq16s")
 _MAGIC = b"stretto1"
-_HEADER_BYTES = 4096
 _PIECE = 1 << 18
 """Elements copied, checked and hashed at a time: 1 MiB of float32 stays in the cache between the three."""
 
@@ -49,7 +48,7 @@ class WeightStore:
     def __init__(self, fd: int, slot_bytes: int) -> None:
         self.fd = fd
         self.slot_bytes = slot_bytes
-        self._stride = _HEADER_BYTES + -(-slot_bytes // 4096) * 4096
+        self._stride = stride(slot_bytes)
         if os.fstat(fd).st_size != SLOTS * self._stride:
             raise WeightsError(f"shared memory holds {os.fstat(fd).st_size} bytes, not two slots of {slot_bytes}")
         self._map = mmap.mmap(fd, SLOTS * self._stride, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
@@ -58,14 +57,7 @@ class WeightStore:
     @classmethod
     def create(cls, slot_bytes: int) -> Self:
         """New shared memory. ``slot_bytes``: ``Layout.of(weights).nbytes``. Raises ``WeightsError`` without room."""
-        fd = os.memfd_create("stretto-weights", os.MFD_CLOEXEC)
-        stride = _HEADER_BYTES + -(-slot_bytes // 4096) * 4096
-        try:
-            os.posix_fallocate(fd, 0, SLOTS * stride)  # fail here rather than with SIGBUS at a later write
-            return cls(fd, slot_bytes)
-        except (OSError, ValueError) as error:
-            os.close(fd)
-            raise WeightsError(f"no shared memory for two versions of {slot_bytes} bytes: {error}") from error
+        return cls(allocate(slot_bytes), slot_bytes)
 
     @classmethod
     def attach(cls, fd: int, slot_bytes: int) -> Self:
@@ -81,7 +73,7 @@ class WeightStore:
         if layout.nbytes > self.slot_bytes:
             raise WeightsError(f"weights take {layout.nbytes} bytes, the slot has {self.slot_bytes}")
         base = self._base(slot)
-        _HEADER.pack_into(self._bytes, base - _HEADER_BYTES, b"\0" * 8, -1, 0, b"\0" * 16)
+        _HEADER.pack_into(self._bytes, base - HEADER_BYTES, b"\0" * 8, -1, 0, b"\0" * 16)
         digest = xxhash.xxh3_128(seed=version)
         hashed = 0
         for entry, tensor in zip(layout.entries, tensors.values(), strict=True):
@@ -96,7 +88,7 @@ class WeightStore:
                 digest.update(self._bytes[base + hashed : base + end])
                 hashed = end
         digest.update(self._bytes[base + hashed : base + layout.nbytes])
-        _HEADER.pack_into(self._bytes, base - _HEADER_BYTES, _MAGIC, version, layout.nbytes, digest.digest())
+        _HEADER.pack_into(self._bytes, base - HEADER_BYTES, _MAGIC, version, layout.nbytes, digest.digest())
         return Staged(version, layout, digest.hexdigest(), layout.nbytes)
 
     def read(self, slot: int, staged: Staged) -> dict[str, Tensor]:
@@ -106,7 +98,7 @@ class WeightStore:
         holds another version or the checksum differs.
         """
         base = self._base(slot)
-        magic, version, nbytes, _ = _HEADER.unpack_from(self._bytes, base - _HEADER_BYTES)
+        magic, version, nbytes, _ = _HEADER.unpack_from(self._bytes, base - HEADER_BYTES)
         if magic != _MAGIC or version != staged.version or nbytes != staged.nbytes:
             held = f"version {version} ({nbytes} bytes)" if magic == _MAGIC else "no version"
             raise WeightsError(f"slot {slot} holds {held}, expected version {staged.version} ({staged.nbytes} bytes)")
@@ -126,7 +118,7 @@ class WeightStore:
     def _base(self, slot: int) -> int:
         if not 0 <= slot < SLOTS:
             raise WeightsError(f"no slot {slot}: there are {SLOTS}")
-        return slot * self._stride + _HEADER_BYTES
+        return slot * self._stride + HEADER_BYTES
 
     def _view(self, base: int, entry: Entry) -> Tensor:
         if entry.elements == 0:

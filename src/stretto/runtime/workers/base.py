@@ -35,6 +35,7 @@ class Stepped:
     skipped: bool
     metrics: dict[str, float]
     staged: Any
+    reason: str | None = None
 
 
 class LearnerHandle(Protocol):
@@ -56,8 +57,8 @@ class LearnerHandle(Protocol):
         """Restore; returns the version."""
         ...
 
-    async def save_model(self, directory: Path) -> str:
-        """Write the policy in Transformers format; returns the SHA-256 of the weights."""
+    async def save_model(self, directory: Path) -> None:
+        """Write the policy in Transformers format."""
         ...
 
     async def close(self) -> None: ...
@@ -111,11 +112,18 @@ class EngineHandle:
         self.busy = BusyLog(log, name)
         self._futures: dict[int, asyncio.Future[Completion]] = {}
         self._outbox: list[Request] = []
+        self.on_restart: Callable[[EngineHandle], None] | None = None
+        """Called when a new process is up and needs weights."""
 
     @property
     def running(self) -> int:
         """Requests sent and not answered."""
         return len(self._futures)
+
+    @property
+    def restarting(self) -> bool:
+        """Its process died and a new one comes up."""
+        return False
 
     def submit(self, request: Request) -> asyncio.Future[Completion]:
         """Ask for a completion. Finish ``aborted`` means: go on with a new request that holds the partial."""

@@ -32,7 +32,7 @@ class PassiveLearner(Protocol):
 
     def load(self, directory: Path) -> None: ...
 
-    def save_model(self, directory: Path) -> str: ...
+    def save_model(self, directory: Path) -> None: ...
 
 
 class InlineEngine(EngineHandle):
@@ -57,6 +57,10 @@ class InlineEngine(EngineHandle):
     def release(self, trajectories: Sequence[int]) -> None:
         """Trajectories are over."""
         self._engine.release(trajectories)
+
+    async def start(self) -> None:
+        """It is there."""
+        self.log.emit("WorkerUp", worker=self.name)
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
         """Swap weights before the next advance. ``staged``: (version, weights)."""
@@ -101,7 +105,7 @@ class InlineEngine(EngineHandle):
         start = loop.time()
         report: Report = self._engine.advance(self._steps)
         await asyncio.sleep(self._costs.advance_s(report) if self._costs is not None else 0)
-        self.busy.add(start, loop.time(), report)
+        self.busy.add(self.log.run_time(start), self.log.run_time(loop.time()), report)
         self.deliver(report.finished)
 
     async def _swap(self) -> None:
@@ -118,7 +122,7 @@ class InlineEngine(EngineHandle):
         self.deliver(aborted)
         self.opened(version)
         if not future.done():
-            future.set_result(Loaded(version, start))
+            future.set_result(Loaded(version, self.log.run_time(start)))
 
 
 class InlineLearner:
@@ -136,7 +140,7 @@ class InlineLearner:
         tokens = int(columns["length"].sum())
         await asyncio.sleep(self._costs.step_s(tokens) if self._costs is not None else 0)
         staged = None if result.skipped else await self.stage(slot)
-        return Stepped(result.version, result.skipped, result.metrics, staged)
+        return Stepped(result.version, result.skipped, result.metrics, staged, result.reason)
 
     async def stage(self, slot: int) -> tuple[int, dict[str, Any]]:
         """(version, copies of the current weights)."""
@@ -151,9 +155,9 @@ class InlineLearner:
         self._learner.load(directory)
         return self._learner.version
 
-    async def save_model(self, directory: Path) -> str:
+    async def save_model(self, directory: Path) -> None:
         """Write the policy."""
-        return self._learner.save_model(directory)
+        self._learner.save_model(directory)
 
     async def close(self) -> None:
         """Nothing to end."""

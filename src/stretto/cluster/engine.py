@@ -1,0 +1,146 @@
+"""A modelled engine: rows decode together, one step of n rows takes A + b n (systems spec 12).
+
+One virtual token counter V serves all rows: a request of L tokens that starts at V ends at V + L. So an event costs
+O(log n) whatever the lengths. Prefill is a serial job that stops decoding. Exact while n is constant between events.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from stretto.config.sections import Cluster
+from stretto.errors import ConfigError
+from stretto.rollout.types import Request
+from stretto.trajectory import Completion
+
+_LONGEST = 1 << 20
+_ZEROS = np.zeros(_LONGEST, np.float32)
+_TOKENS = np.zeros(_LONGEST, np.int32)
+for _array in (_ZEROS, _TOKENS):
+    _array.flags.writeable = False
+
+
+@dataclass(slots=True)
+class _Row:
+    request: Request
+    start: float
+    length: int
+    loads: int  # how many loads the engine had seen when it started
+
+
+class ModelledEngine:
+    """Slots, virtual token counter, FIFO queue. The owner tells it the time; times never go back."""
+
+    def __init__(self, cluster: Cluster, slots: int, in_flight: str) -> None:
+        self._a, self._b, self._prefill_s = cluster.decode_base_s, cluster.decode_row_s, cluster.prefill_token_s
+        self._slots, self._in_flight = slots, in_flight
+        self._v = 0.0
+        self._time = 0.0  # decoding has progressed up to here; in the future while a prefill or a load blocks it
+        self._rows: dict[int, _Row] = {}
+        self._heap: list[tuple[float, int]] = []
+        self._waiting: deque[Request] = deque()
+        self._loads: list[tuple[float, int]] = []  # (V at the load, version)
+        self.decoded = 0
+        self.prefilled = 0
+
+    @property
+    def running(self) -> int:
+        """Active rows."""
+        return len(self._rows)
+
+    @property
+    def version(self) -> int:
+        """The newest loaded version."""
+        return self._loads[-1][1]
+
+    def add(self, now: float, requests: list[Request]) -> None:
+        """New requests; those that find no slot wait."""
+        self._progress(now)
+        self._waiting.extend(requests)
+
+    def start_waiting(self) -> None:
+        """Give free slots to waiting requests."""
+        while self._waiting and len(self._rows) < self._slots:
+            request = self._waiting.popleft()
+            length = request.sampling.max_new_tokens
+            if length > _LONGEST:
+                raise ConfigError(f"cluster.lengths: a response of {length} tokens; at most {_LONGEST} are modelled")
+            self._time += len(request.tokens) * self._prefill_s
+            self.prefilled += len(request.tokens)
+            self._rows[request.id] = _Row(request, self._v, length, len(self._loads))
+            heapq.heappush(self._heap, (self._v + length, request.id))
+
+    def next_finish(self) -> float | None:
+        """When the next row ends if nothing changes; None: no row runs."""
+        while self._heap and self._heap[0][1] not in self._rows:
+            heapq.heappop(self._heap)
+        if not self._heap:
+            return None
+        return self._time + max(0.0, self._heap[0][0] - self._v) * self._step_s()
+
+    def finished(self, now: float) -> list[tuple[int, Completion]]:
+        """Rows that have ended by ``now``."""
+        self._progress(now)
+        out = []
+        while self._heap and self._heap[0][0] <= self._v + 1e-9:
+            _, request = heapq.heappop(self._heap)
+            row = self._rows.pop(request, None)
+            if row is not None:
+                out.append((request, self._completion(row, row.length, "stop")))
+                self.decoded += row.length
+        return out
+
+    def load(self, now: float, version: int, pause_s: float) -> list[tuple[int, Completion]]:
+        """New weights: decoding pauses; what was sampled before stays. Returns what the mode aborts."""
+        self._progress(now)
+        self._time = max(self._time, now) + pause_s
+        aborted = []
+        if self._in_flight == "abort":
+            aborted = [(i, self._completion(row, self._sampled(row), "aborted")) for i, row in self._rows.items()]
+            self._rows.clear()
+            self._heap.clear()
+        elif self._in_flight == "reprefill":
+            context = sum(len(row.request.tokens) + self._sampled(row) for row in self._rows.values())
+            self._time += context * self._prefill_s
+            self.prefilled += context
+        self._loads.append((self._v, version))
+        return aborted
+
+    def abort(self, ids: list[int]) -> None:
+        """Requests that nobody needs any more."""
+        gone = set(ids)
+        for i in gone:
+            self._rows.pop(i, None)
+        if any(r.id in gone for r in self._waiting):
+            self._waiting = deque(r for r in self._waiting if r.id not in gone)
+
+    def partials(self, now: float) -> dict[int, Completion]:
+        """What running requests have sampled so far."""
+        self._progress(now)
+        return {i: self._completion(row, self._sampled(row), "aborted") for i, row in self._rows.items()}
+
+    def _step_s(self) -> float:
+        return self._a + self._b * len(self._rows)
+
+    def _progress(self, now: float) -> None:
+        if now > self._time:
+            if self._rows:
+                self._v += (now - self._time) / self._step_s()
+            self._time = now
+
+    def _sampled(self, row: _Row) -> int:
+        return min(row.length, max(0, math.floor(self._v - row.start + 1e-9)))
+
+    def _completion(self, row: _Row, n: int, finish: str) -> Completion:
+        first = row.loads - 1
+        versions = np.empty(n, np.int32)
+        versions[:] = self._loads[first][1]
+        if self._in_flight != "pin":
+            for v, version in self._loads[first + 1 :]:
+                versions[max(0, math.ceil(v - row.start - 1e-9)) :] = version
+        return Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], versions, finish)

@@ -1,0 +1,78 @@
+"""Modelled environments: drawn lengths, rewards, latencies and failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stretto.cluster.costs import Costs
+from stretto.envs.base import Client, Environment, Task
+from stretto.errors import StrettoError
+from stretto.trajectory import Trajectory
+
+
+class DrawnFailure(StrettoError):
+    """A rollout that the model lets fail."""
+
+
+class ModelledEnvironment:
+    """Prompts of constant length, responses of drawn length, rewards 0 or 1 (simulate)."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._prompt = np.zeros(max(1, costs.cluster.prompt_tokens), np.int32)
+
+    def bind(self, tokenizer: Any, seed: int) -> None:
+        """Needs neither."""
+
+    def task(self, index: int) -> Task:
+        """A prompt without content."""
+        return Task(index, self._prompt)
+
+    def eval_tasks(self, n: int) -> list[Task]:
+        """Nothing to evaluate."""
+        return []
+
+    @property
+    def epoch_size(self) -> int | None:
+        """No epochs."""
+        return None
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        """``cluster.turns`` turns of drawn length with drawn latency after each."""
+        transcript = client.transcript()
+        transcript.observe(task.prompt)
+        costs, trajectory = self._costs, transcript.trajectory
+        for turn in range(costs.cluster.turns):
+            await client.generate(transcript, max_new_tokens=costs.length(trajectory, turn))
+            wait_s = costs.env_s(trajectory, turn)
+            if wait_s > 0:
+                await client.sleep(wait_s, "environment")
+        if costs.fails(trajectory):
+            raise DrawnFailure("drawn: cluster.failure_probability")
+        return transcript.finish(costs.reward(trajectory))
+
+    def text(self, trajectory: Trajectory) -> str:
+        """There is none."""
+        return ""
+
+
+class DelayedEnvironment:
+    """A real environment whose rollouts end after a drawn latency, or fail (rehearse)."""
+
+    def __init__(self, env: Environment, costs: Costs) -> None:
+        self._env, self._costs = env, costs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        """The real rollout, then the drawn latency."""
+        trajectory = await self._env.rollout(client, task)
+        wait_s = self._costs.env_s(trajectory.id, 0)
+        if wait_s > 0:
+            await client.sleep(wait_s, "scoring")
+        if self._costs.fails(trajectory.id):
+            raise DrawnFailure("drawn: cluster.failure_probability")
+        return trajectory

@@ -1,0 +1,50 @@
+"""A modelled learner: counts versions, learns nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stretto.errors import CheckpointError
+
+
+class ModelledResult:
+    """The answer to a step."""
+
+    skipped = False
+    reason: str | None = None
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.metrics: dict[str, float] = {}
+
+
+class ModelledLearner:
+    """Stands in for a learner where only time matters."""
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    def step(self, columns: Any) -> ModelledResult:
+        """The next version."""
+        self.version += 1
+        return ModelledResult(self.version)
+
+    def weights(self) -> dict[str, Any]:
+        """None to publish."""
+        return {}
+
+    def save(self, directory: Path) -> None:
+        """Write the version."""
+        (directory / "learner.json").write_text(json.dumps({"version": self.version}))
+
+    def load(self, directory: Path) -> None:
+        """Restore the version."""
+        try:
+            self.version = json.loads((directory / "learner.json").read_text())["version"]
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f"{directory / 'learner.json'} can't be read: {error}") from error
+
+    def save_model(self, directory: Path) -> None:
+        """There is no model."""

@@ -1,0 +1,150 @@
+"""Reading a configuration: a recipe's name or a TOML file, then ``key=value`` overrides, then validation.
+
+Every problem is one ``ConfigError`` that names the key and, for an unknown one, the nearest known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import tomli_w
+from pydantic import BaseModel, ValidationError
+
+from stretto.config.schema import RunConfig
+from stretto.config.sections import Component
+from stretto.errors import ConfigError, nearest
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with Stretto."""
+    return sorted(p.name[:-5] for p in resources.files("stretto").joinpath("recipes").iterdir() if p.name.endswith(".toml"))
+
+
+def read_source(source: str) -> dict[str, Any]:
+    """The table of a recipe (by name) or of a TOML file (by path)."""
+    if source in recipe_names():
+        text, where = resources.files("stretto").joinpath("recipes", f"{source}.toml").read_text(), f"recipe {source}"
+    else:
+        path = Path(source)
+        if not path.is_file():
+            raise ConfigError(f"{source!r} is neither a file nor a recipe; {nearest(source, recipe_names())}")
+        text, where = path.read_text(), str(path)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: not valid TOML: {error}") from error
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """``a.b=value`` as (["a", "b"], value); the value is TOML, and anything that isn't TOML is a string."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key or not all(key.split(".")):
+        raise ConfigError(f"override {text!r}: expected key=value, for instance learner.lr=1e-4")
+    value = value.strip()
+    try:
+        parsed = tomllib.loads(f"v = {value}")["v"]
+    except tomllib.TOMLDecodeError:
+        parsed = {"none": None, "null": None, "True": True, "False": False}.get(value, value)
+    return key.split("."), parsed
+
+
+def apply_overrides(table: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """The table with the overrides put in. A new ``<component>.name`` drops the options of the old one."""
+    for text in overrides:
+        path, value = parse_override(text)
+        here = table
+        for part in path[:-1]:
+            inner = here.setdefault(part, {})
+            if isinstance(inner, str) and part in ("env", "objective"):
+                inner = here[part] = {"name": inner}
+            if not isinstance(inner, dict):
+                raise ConfigError(f"override {text!r}: {part!r} is not a section")
+            here = inner
+        last = path[-1]
+        if last == "name" and len(path) > 1 and here.get("name") not in (None, value):
+            here.clear()
+        if value is None:
+            here.pop(last, None)
+        else:
+            here[last] = value
+    return table
+
+
+def load_config(source: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read, override, validate. Raises ``ConfigError``."""
+    return validate(apply_overrides(read_source(source), overrides))
+
+
+def validate(table: dict[str, Any]) -> RunConfig:
+    """A table as a ``RunConfig``; the first problem of each kind is one clear line."""
+    try:
+        return RunConfig.model_validate(table)
+    except ValidationError as error:
+        lines = [_explain(e, table) for e in error.errors()]
+        raise ConfigError("\n".join(lines)) from error
+
+
+def _explain(error: Any, table: dict[str, Any]) -> str:
+    location = [str(part) for part in error["loc"]]
+    key = ".".join(location)
+    if error["type"] == "extra_forbidden":
+        section = _section(location[:-1])
+        known = list(section.model_fields) if section is not None else []
+        where = f" in section {'.'.join(location[:-1])!r}" if len(location) > 1 else ""
+        return f"unknown key {location[-1]!r}{where}; {_similar(location[-1], known)}"
+    if not key:
+        return str(error["msg"]).removeprefix("Value error, ")
+    return f"{key} = {error['input']!r}: {str(error['msg']).removeprefix('Value error, ')}"
+
+
+def _similar(name: str, known: list[str]) -> str:
+    for path in _all_keys(RunConfig, ""):
+        if path.rsplit(".", 1)[-1] == name and "." in path:
+            return f"did you mean {path!r}?"
+    close = difflib.get_close_matches(name, [*known, *_all_keys(RunConfig, "")], n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def _all_keys(model: type[BaseModel], prefix: str) -> list[str]:
+    keys = []
+    for name, field in model.model_fields.items():
+        keys.append(prefix + name)
+        inner = _model_of(field.annotation)
+        if inner is not None and inner is not Component:
+            keys += _all_keys(inner, f"{prefix}{name}.")
+    return keys
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    for candidate in (annotation, *get_args(annotation)) if get_origin(annotation) else (annotation,):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def _section(path: list[str]) -> type[BaseModel] | None:
+    model: type[BaseModel] | None = RunConfig
+    for part in path:
+        if model is None or part not in model.model_fields:
+            return None
+        model = _model_of(model.model_fields[part].annotation)
+    return model
+
+
+def to_toml(config: RunConfig) -> str:
+    """The resolved configuration as TOML; keys whose value is None are left out (TOML has no null)."""
+    return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_none(v) for v in value]
+    return value

@@ -1,0 +1,396 @@
+"""From a validated configuration to a finished run: builds the parts, runs the loop, sums it up.
+
+Three modes, one wiring: ``train`` (wall clock, worker processes), ``rehearse`` (virtual clock, real sampling and
+updates), ``simulate`` (virtual clock, nothing computed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto.cluster.costs import Costs
+from stretto.cluster.engine import ModelledEngine
+from stretto.cluster.env import DelayedEnvironment, ModelledEnvironment
+from stretto.cluster.learner import ModelledLearner
+from stretto.config.load import to_toml
+from stretto.config.schema import RunConfig
+from stretto.control.hooks import Rules, build_rules
+from stretto.control.view import View
+from stretto.envs.base import Environment
+from stretto.envs.build import build_environment
+from stretto.envs.scoring import InlineScoring, ScoringPool
+from stretto.errors import CheckpointError, ConfigError
+from stretto.observe.live import LiveView
+from stretto.observe.metrics import MetricsWriter
+from stretto.observe.report import write_report
+from stretto.observe.samples import sample_of, write_samples
+from stretto.observe.summary import summarize
+from stretto.observe.trackers import make_trackers
+from stretto.rollout.types import SamplingParams
+from stretto.runtime.clock import VirtualLoop, run_virtual
+from stretto.runtime.evaluate import Evaluator
+from stretto.runtime.events import FORMAT, Event, EventLog, read_events
+from stretto.runtime.manifest import Restored, latest, load_checkpoint
+from stretto.runtime.orchestrator import Orchestrator, Outcome, Parts
+from stretto.runtime.waits import Waits
+from stretto.runtime.workers.base import EngineHandle, LearnerHandle, Stepped
+from stretto.runtime.workers.inline import InlineEngine, InlineLearner
+from stretto.runtime.workers.modelled import ModelledEngineHandle
+from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
+from stretto.trajectory import Group
+from stretto.weights.memory import allocate, published_bytes
+
+Says = Callable[[str], None]
+
+
+def check(config: RunConfig, mode: str = "train") -> Rules:
+    """Everything that can be found wrong before anything starts; raises ``ConfigError``."""
+    rules = build_rules(config)
+    if mode == "simulate":
+        return rules
+    build_environment(config)
+    from stretto.objectives import get
+
+    objective = get(config.objective.name, **config.objective.options)
+    if config.lag_bound > 0 and not objective.corrects and not config.allow_uncorrected:
+        raise ConfigError(
+            f"objective.name = {config.objective.name!r} ignores behaviour log-probabilities, so with lag_bound = "
+            f"{config.lag_bound} stale data would go uncorrected. Choose a correcting objective (see `stretto "
+            "recipes`), set lag_bound = 0, or set allow_uncorrected = true"
+        )
+    if "values" in objective.needs and config.learner.critic.kind == "none":
+        raise ConfigError(
+            f"objective.name = {config.objective.name!r} needs a critic: set learner.critic.kind to 'head' or 'network'"
+        )
+    return rules
+
+
+@dataclass(slots=True)
+class Job:
+    """One run: its configuration, mode, directory, and the checkpoint to go on from."""
+
+    config: RunConfig
+    mode: str
+    rules: Rules
+    out: Path
+    restored: Restored | None
+    says: Says
+
+    @property
+    def virtual(self) -> bool:
+        """Does the run's clock jump?"""
+        return self.mode != "train"
+
+
+def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[str, Any]:
+    """Run to the end; returns what ``--json`` prints. ``resume``: a run directory or one of its checkpoints."""
+    rules = check(config, mode)
+    out = Path(config.out_dir)
+    restored = None
+    if resume is not None:
+        restored = load_checkpoint(find_checkpoint(resume))
+    else:
+        _fresh_directory(out)
+        (out / "config.toml").write_text(to_toml(config))
+    history = read_events(out / "events.jsonl") if restored is None and resume else []
+    console = config.logging.console
+    started = time.perf_counter()
+    with LiveView(console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train") as live:
+        job = Job(config, mode, rules, out, restored, live.progress)
+        if job.virtual:
+            loop = VirtualLoop()
+            outcome = run_virtual(_run(job, live), loop)
+        else:
+            outcome = asyncio.run(_run(job, live))
+    del history
+    return _result(job, outcome, time.perf_counter() - started)
+
+
+def find_checkpoint(path: Path) -> Path:
+    """A checkpoint directory itself, or the newest one of a run."""
+    if (path / "manifest.json").exists():
+        return path
+    found = latest(path / "checkpoints")
+    if found is None:
+        raise CheckpointError(f"{path} holds no complete checkpoint (looked in {path / 'checkpoints'})")
+    return found
+
+
+def _fresh_directory(out: Path) -> None:
+    if (out / "events.jsonl").exists():
+        raise ConfigError(
+            f"out = {str(out)!r} already holds a run. Go on with it (stretto train --resume {out}), choose another "
+            "out=..., or remove the directory"
+        )
+    try:
+        (out / "rollouts").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"out = {str(out)!r} can't be created: {error.strerror}") from error
+
+
+async def _run(job: Job, live: LiveView) -> Outcome:
+    config, restored = job.config, job.restored
+    loop = asyncio.get_running_loop()
+    offsets = restored.offsets if restored is not None else {}
+    log = EventLog(
+        job.out / "events.jsonl", loop.time, offsets.get("events.jsonl"), restored.clock_s if restored else 0.0
+    )
+    view = View()
+    kept: list[Event] = read_events(job.out / "events.jsonl") if restored is not None else []
+    for event in kept:
+        view(event)
+    metrics = MetricsWriter(
+        job.out,
+        trackers=make_trackers(job.out, config.logging, name=config.name, config=config.model_dump(mode="json"),
+                               step=restored.version if restored else None),
+        offset=offsets.get("metrics.jsonl"),
+        history=kept,
+    )  # fmt: skip
+    live.replay(kept)
+    metrics.on_row.append(live.on_row)
+    log.listeners += [view, metrics, live]
+    waits = Waits(log, config.deadlines.warn_s)
+    if isinstance(loop, VirtualLoop):
+        loop.set_describe(waits.describe)
+    try:
+        parts = _parts(job, log, view, waits, metrics)
+        if restored is None:
+            _log_start(job, log, parts.max_steps)
+        else:
+            log.emit("Resumed", version=restored.version, step=restored.version, max_steps=parts.max_steps)
+        orchestrator = Orchestrator(parts, restored)
+        for part in (parts.learner, parts.scoring):
+            if hasattr(part, "hear_death"):
+                part.hear_death(orchestrator.fail)
+        with _signals(loop, orchestrator, job.virtual):
+            return await orchestrator.run()
+    finally:
+        log.close()
+        metrics.close()
+
+
+def _log_start(job: Job, log: EventLog, max_steps: int) -> None:
+    c = job.config
+    log.emit(
+        "RunStart", format=FORMAT, mode=job.mode, seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
+        prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=max_steps, engines=c.engine.count,
+        slots=c.engine.slots, in_flight=c.control.in_flight, version=0, step=0,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, orchestrator: Orchestrator, virtual: bool) -> Any:
+    """First interrupt: finish the step, save, end. Second one: end now."""
+    if virtual:
+        yield
+        return
+    main = asyncio.current_task()
+    asked = False
+
+    def interrupt() -> None:
+        nonlocal asked
+        if asked and main is not None:
+            main.cancel()
+        asked = True
+        orchestrator.stop()
+
+    caught = (signal.SIGINT, signal.SIGTERM)
+    for number in caught:
+        loop.add_signal_handler(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+
+
+def _parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: MetricsWriter) -> Parts:
+    config = job.config
+    env, model_dir, eos_ids = _environment(job)
+    max_steps, tasks_in_all = _steps(config, env)
+    costs = Costs(config.cluster, config.seed) if job.virtual else None
+    scoring: Any = (
+        InlineScoring()
+        if job.virtual
+        else ScoringPool(
+            config.workers.scoring_processes, config.deadlines.score_s, on_event=_scoring_events(log)
+        )
+    )
+    sampling = _sampling(config, env, eos_ids)
+    engines, learner = _workers(job, log, waits, costs, model_dir, eos_ids, max_steps)
+    evaluator = None
+    if config.eval.tasks and job.mode != "simulate":
+        tasks = env.eval_tasks(config.eval.tasks)
+        if tasks:
+            evaluator = Evaluator(env, tasks, sampling, config.eval.temperature, config.seed, scoring, log,
+                                  config.deadlines.rollout_s)  # fmt: skip
+    if job.mode == "rehearse" and costs is not None:
+        env = DelayedEnvironment(env, costs)
+    return Parts(
+        config=config, rules=job.rules, env=env, engines=engines, learner=learner, scoring=scoring, sampling=sampling,
+        log=log, view=view, waits=waits, out=job.out, max_steps=max_steps, tasks_in_all=tasks_in_all,
+        evaluator=evaluator, on_step=_sampler(job, env), says=job.says,
+        offsets=lambda: {"metrics.jsonl": metrics.offset},
+    )  # fmt: skip
+
+
+def _environment(job: Job) -> tuple[Environment, Path | None, tuple[int, ...]]:
+    config = job.config
+    if job.mode == "simulate":
+        return ModelledEnvironment(Costs(config.cluster, config.seed)), None, ()
+    from stretto.models.resolve import resolve_model
+    from stretto.models.tokenizer import light_tokenizer
+
+    env = build_environment(config)
+    model_dir = resolve_model(config, env, job.says)
+    tokenizer = light_tokenizer(model_dir)
+    env.bind(tokenizer, config.seed)
+    return env, model_dir, tokenizer.eos_ids
+
+
+def _steps(config: RunConfig, env: Environment) -> tuple[int, int | None]:
+    """Learner steps in all, and tasks in all (None: unbounded): min(max_steps, epochs x batches per epoch)."""
+    size = env.epoch_size
+    if config.epochs is None:
+        return config.max_steps, None
+    if size is None:
+        raise ConfigError(f"epochs = {config.epochs:g}: environment {config.env.name!r} has no end; use max_steps")
+    tasks = math.floor(config.epochs * size)
+    if tasks < config.prompts_per_step:
+        raise ConfigError(
+            f"epochs = {config.epochs:g} of {size} tasks is less than one batch of prompts_per_step = "
+            f"{config.prompts_per_step}"
+        )
+    return min(config.max_steps, tasks // config.prompts_per_step), tasks
+
+
+def _sampling(config: RunConfig, env: Environment, eos_ids: tuple[int, ...]) -> SamplingParams:
+    stop = list(eos_ids)
+    for text in config.sampling.stop:
+        ids = env.tokenizer.encode(text).tolist()  # type: ignore[attr-defined]
+        if len(ids) != 1:
+            raise ConfigError(f"sampling.stop: {text!r} is {len(ids)} tokens for this model; a stop is one token")
+        stop += ids
+    s = config.sampling
+    return SamplingParams(s.temperature, s.top_p, s.top_k, s.max_new_tokens, tuple(stop))
+
+
+def _workers(
+    job: Job, log: EventLog, waits: Waits, costs: Costs | None, model_dir: Path | None, eos_ids: tuple[int, ...],
+    max_steps: int,
+) -> tuple[list[EngineHandle], LearnerHandle]:  # fmt: skip
+    config = job.config
+    names = [f"engine-{i}" for i in range(config.engine.count)]
+    if job.mode == "simulate":
+        assert costs is not None
+        in_flight = config.control.in_flight
+        engines: list[EngineHandle] = [
+            ModelledEngineHandle(n, ModelledEngine(config.cluster, config.engine.slots, in_flight), log, costs, in_flight)
+            for n in names
+        ]
+        return engines, InlineLearner(ModelledLearner(), costs)
+    spec = {
+        "model_dir": str(model_dir), "threads": config.workers.threads, "seed": config.seed, "eos_ids": eos_ids,
+        "engine": config.engine, "config": config, "max_steps": max_steps,
+    }  # fmt: skip
+    if job.virtual or config.workers.kind == "inline":
+        import torch
+
+        from stretto.learner.build import build_learner
+        from stretto.rollout.build import build_engine
+
+        torch.set_num_threads(config.workers.threads)
+        job.says("loading the model")
+        inline: list[EngineHandle] = [
+            InlineEngine(n, build_engine(model_dir, config.engine, config.seed, eos_ids), log, costs,
+                         config.engine.steps_per_advance)
+            for n in names
+        ]  # fmt: skip
+        return inline, InlineLearner(build_learner(model_dir, config, max_steps), costs)
+    assert model_dir is not None
+    slot_bytes = published_bytes(model_dir, 8 if config.learner.dtype == "float64" else 4)
+    memory_fd = allocate(slot_bytes)
+    spec["slot_bytes"] = slot_bytes
+    d = config.deadlines
+    shared: dict[str, Any] = {
+        "log_dir": job.out / "logs", "memory_fd": memory_fd, "threads": config.workers.threads,
+        "startup_s": d.startup_s, "shutdown_s": d.shutdown_s,
+    }  # fmt: skip
+    restarts = config.workers.max_restarts if config.workers.on_engine_crash == "restart" else 0
+    processes: list[EngineHandle] = [
+        ProcessEngine(n, {"role": "engine", **spec}, log, waits, publish_s=d.publish_s, max_restarts=restarts, **shared)
+        for n in names
+    ]
+    learner = ProcessLearner({"role": "learner", **spec}, log, waits, step_s=d.step_s, **shared)
+    return processes, learner
+
+
+def _scoring_events(log: EventLog) -> Callable[[str, str, str], None]:
+    def hear(kind: str, worker: str, reason: str) -> None:
+        if kind == "up":
+            log.emit("WorkerUp", worker=worker)
+        else:
+            log.emit("WorkerDown", worker=worker, reason=reason)
+
+    return hear
+
+
+def _sampler(job: Job, env: Environment) -> Callable[[int, list[Group], Stepped], None]:
+    """Writes a few trajectories of each step in full."""
+    n = job.config.logging.rollouts_per_step
+    if job.mode == "simulate" or not n:
+        return lambda version, groups, stepped: None
+
+    def write(version: int, groups: list[Group], stepped: Stepped) -> None:
+        chosen = [group.trajectories[k % len(group.trajectories)] for k, group in enumerate(groups[:n])]
+        decode = env.tokenizer.decode  # type: ignore[attr-defined]
+        samples = []
+        for trajectory in chosen:
+            rewards = [t.reward for g in groups if g.id == trajectory.group for t in g.trajectories if t.reward is not None]
+            advantage = None if trajectory.reward is None else trajectory.reward - sum(rewards) / len(rewards)
+            samples.append(
+                sample_of(trajectory, step=version, version=version, decode=lambda ids: decode(ids, special=True),
+                          advantage=advantage)
+            )  # fmt: skip
+        write_samples(job.out, version, samples)
+
+    return write
+
+
+def _weights_sha256(model: Path) -> str:
+    """SHA-256 over the saved weights; empty if there are none (simulate)."""
+    digest = hashlib.sha256()
+    files = sorted(model.glob("*.safetensors"))
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest() if files else ""
+
+
+def _result(job: Job, outcome: Outcome, wall_s: float) -> dict[str, Any]:
+    path = job.out / "events.jsonl"
+    summary = summarize(read_events(path))
+    if job.config.logging.report:
+        write_report(job.out)
+    return {
+        "run": str(job.out),
+        "steps": summary["steps"],
+        "version": summary["version"],
+        "eval": summary["eval"],
+        "staleness": summary["staleness"],
+        "ledger": summary["ledger"],
+        "wall_s": round(wall_s, 3),
+        "virtual_s": summary["clock_s"] if job.virtual else None,
+        "weights_sha256": _weights_sha256(job.out / "model"),
+        "events_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "reason": outcome.reason,
+    }

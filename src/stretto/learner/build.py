@@ -1,0 +1,18 @@
+"""A learner from a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stretto.config.schema import RunConfig
+from stretto.learner.learner import Learner
+from stretto.objectives import get
+
+
+def build_learner(model_dir: str | Path, config: RunConfig, max_steps: int) -> Learner:
+    """The learner that ``config`` describes; ``max_steps`` ends its learning-rate schedule."""
+    objective = get(config.objective.name, **config.objective.options)
+    return Learner(
+        model_dir, config.learner, objective, seed=config.seed, temperature=config.sampling.temperature,
+        max_steps=max_steps,
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""Evaluation: held-out tasks, played on one version. Its trajectories never train and are not in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stretto.envs.base import Environment, Task
+from stretto.rollout.types import SamplingParams
+from stretto.runtime.client import RolloutClient, Scoring
+from stretto.runtime.events import EventLog
+from stretto.runtime.workers.base import EngineHandle
+from stretto.trajectory import Trajectory
+
+FIRST_ID = 1 << 40  # trajectory ids of evaluations: far from those of training
+SUCCESS = 1.0 - 1e-6
+
+
+class Evaluator:
+    """Plays the same held-out tasks each time; noise, if any, is the same too."""
+
+    def __init__(
+        self,
+        env: Environment,
+        tasks: Sequence[Task],
+        sampling: SamplingParams,
+        temperature: float,
+        seed: int,
+        scoring: Scoring,
+        log: EventLog,
+        deadline_s: float,
+    ) -> None:
+        self._env, self._tasks, self._seed, self._scoring, self._log = env, tasks, seed, scoring, log
+        self._sampling = replace(sampling, temperature=temperature)
+        self._deadline_s = deadline_s
+        self._silent = EventLog(None, lambda: 0.0)
+        self._round = 0
+
+    async def run(self, engines: Sequence[EngineHandle], now: Callable[[], float]) -> float:
+        """Accuracy (share of tasks with reward 1) on the engines' version. All engines must hold the same one, and
+        nobody may load weights meanwhile."""
+        start = now()
+        (version,) = {engine.version for engine in engines}
+        base = FIRST_ID + self._round * len(self._tasks)
+        self._round += 1
+        results = await asyncio.gather(
+            *(self._play(base + i, task, engines[i % len(engines)]) for i, task in enumerate(self._tasks)),
+            return_exceptions=True,
+        )
+        trajectories = [r for r in results if isinstance(r, Trajectory)]
+        errors = [r for r in results if isinstance(r, BaseException)]
+        for error in errors:
+            if not isinstance(error, Exception):
+                raise error
+        if errors:
+            self._log.emit("Fault", where="evaluation", what=f"{len(errors)} of {len(results)} rollouts failed, counted "
+                           f"as wrong; the first: {type(errors[0]).__name__}: {errors[0]}")  # fmt: skip
+        rewards = [t.reward for t in trajectories if t.reward is not None]
+        accuracy = sum(r >= SUCCESS for r in rewards) / len(results)
+        self._log.emit(
+            "Eval",
+            version=version,
+            accuracy=accuracy,
+            reward=sum(rewards) / len(results),
+            n=len(results),
+            start=self._log.run_time(start),
+        )
+        return accuracy
+
+    async def _play(self, trajectory: int, task: Task, engine: EngineHandle) -> Trajectory:
+        client = RolloutClient(
+            trajectory=trajectory, group=trajectory, engine=engine, sampling=self._sampling, seed=self._seed,
+            scoring=self._scoring, log=self._silent,
+        )  # fmt: skip
+        async with asyncio.timeout(self._deadline_s):
+            return await self._env.rollout(client, task)  # type: ignore[arg-type]

@@ -1,0 +1,232 @@
+"""Checkpoints: one directory each, made whole by an atomic rename; the manifest lists every part with its checksum.
+
+A checkpoint is taken between two learner steps, while rollouts go on. The learner saves itself; then engines tell
+their partial rollouts; then, in one instant of the loop, the rest is noted: pool, running groups, data frontier, byte
+offsets of the logs. Safetensors and JSON only: loading runs no code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from safetensors.numpy import load_file, save_file
+
+from stretto.config.schema import RunConfig
+from stretto.errors import CheckpointError, StrettoError
+from stretto.pool.columns import Columns, pack, pack_completions, unpack, unpack_completions
+from stretto.runtime.groups import RunningGroup, snapshot_member
+from stretto.trajectory import Completion, Group, Trajectory
+
+FORMAT = 1
+_FINISH = ("stop", "length", "aborted")
+_NAME = re.compile(r"step-(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The orchestrator's state in one instant."""
+
+    version: int
+    next_task: int
+    clock_s: float
+    offsets: dict[str, int]
+    ready: list[Group]
+    running: list[RunningGroup]
+    partials: dict[int, Completion]
+    keep_partial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SavedGroup:
+    """A group that was unfinished: members that were done, and what the open ones had sampled."""
+
+    id: int
+    version: int
+    replaced: int
+    done: list[Trajectory]
+    open: dict[int, list[Completion]]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A loaded checkpoint."""
+
+    version: int
+    next_task: int
+    clock_s: float
+    offsets: dict[str, int]
+    learner_dir: Path
+    ready: list[Group]
+    running: list[SavedGroup]
+
+
+async def save_checkpoint(
+    directory: Path,
+    save_learner: Callable[[Path], Awaitable[None]],
+    partials: Callable[[], Awaitable[dict[int, Completion]]],
+    snapshot: Callable[[dict[int, Completion]], Snapshot],
+    config: RunConfig,
+) -> None:
+    """Write one checkpoint and delete those beyond ``keep_checkpoints``. A failure leaves the earlier ones alone."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for left_over in directory.glob(".tmp-*"):
+        shutil.rmtree(left_over)
+    temporary = directory / f".tmp-{os.getpid()}"
+    try:
+        (temporary / "learner").mkdir(parents=True)
+        await save_learner(temporary / "learner")
+        parts = await partials()
+        state = snapshot(parts)  # no await until it is complete: one instant of the loop
+        arrays, manifest = _describe(state)
+        write = lambda: _write(directory, temporary, arrays, manifest)  # noqa: E731
+        if isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):
+            await asyncio.to_thread(write)  # wall clock: checksums and fsync must not block the loop
+        else:
+            write()
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        last = latest(directory)
+        hint = f"the last complete checkpoint is {last}" if last is not None else "there is no earlier checkpoint"
+        raise StrettoError(f"can't write a checkpoint to {directory}: {error.strerror or error}; {hint}") from error
+    for old in _complete(directory)[: -config.keep_checkpoints]:
+        shutil.rmtree(old)
+
+
+def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
+    done, saved_members, running = [], [], []
+    for group in state.running:
+        finished = [m.result for m in group.members if m.result is not None]
+        open_members = []
+        for member in group.members:
+            if member.over:
+                continue
+            completions = snapshot_member(member, state.partials) if state.keep_partial else []
+            open_members.append({"trajectory": member.trajectory, "completions": len(completions)})
+            saved_members += [(member.trajectory, c) for c in completions]
+        done += finished
+        running.append(
+            {"id": group.id, "version": group.version, "replaced": group.replaced, "done": len(finished),
+             "open": open_members}
+        )  # fmt: skip
+    manifest = {
+        "format": FORMAT,
+        "version": state.version,
+        "next_task": state.next_task,
+        "clock_s": state.clock_s,
+        "offsets": state.offsets,
+        "ready": [
+            {"id": g.id, "version": g.version_dispatch, "complete": g.version_complete, "size": len(g.trajectories)}
+            for g in state.ready
+        ],
+        "running": running,
+    }
+    partial = pack_completions(saved_members)
+    if saved_members:
+        partial["finish"] = np.array([_FINISH.index(c.finish) for _, c in saved_members], np.int8)
+    arrays = {
+        "ready.safetensors": pack([t for g in state.ready for t in g.trajectories]),
+        "done.safetensors": pack(done),
+        "partial.safetensors": partial,
+    }
+    return arrays, manifest
+
+
+def _write(directory: Path, temporary: Path, arrays: dict[str, Columns], manifest: dict[str, Any]) -> None:
+    for name, columns in arrays.items():
+        save_file({key: np.ascontiguousarray(values) for key, values in columns.items()}, temporary / name)
+    files = sorted(p for p in temporary.rglob("*") if p.is_file())
+    manifest["files"] = {str(p.relative_to(temporary)): _fingerprint(p) for p in files}
+    target = temporary / "manifest.json"
+    target.write_text(json.dumps(manifest, indent=1))
+    for path in [*files, target, temporary]:
+        _sync(path)
+    final = directory / f"step-{manifest['version']:06d}"
+    if final.exists():  # the same step saved again: at the end of a run, or after an interruption
+        shutil.rmtree(final)
+    temporary.rename(final)
+    _sync(directory)
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    digest = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return {"bytes": path.stat().st_size, "xxh3": digest.hexdigest()}
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _complete(directory: Path) -> list[Path]:
+    found = [p for p in directory.glob("step-*") if _NAME.search(p.name) and (p / "manifest.json").exists()]
+    return sorted(found, key=lambda p: int(_NAME.search(p.name).group(1)))  # type: ignore[union-attr]
+
+
+def latest(directory: Path) -> Path | None:
+    """The newest complete checkpoint of a run's ``checkpoints`` directory."""
+    complete = _complete(directory)
+    return complete[-1] if complete else None
+
+
+def load_checkpoint(path: Path) -> Restored:
+    """Read and verify a checkpoint; ``CheckpointError`` names the file that is missing, cut or changed."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        if manifest["format"] > FORMAT:
+            raise CheckpointError(
+                f"{path} has format {manifest['format']}; this Stretto reads up to {FORMAT}. Use a newer Stretto"
+            )
+        for name, expected in manifest["files"].items():
+            if not (path / name).exists():
+                raise CheckpointError(f"{path / name} is missing. {_other(path)}")
+            if _fingerprint(path / name) != expected:
+                raise CheckpointError(f"{path / name} is not what was saved (size or checksum differ). {_other(path)}")
+        ready = unpack(load_file(path / "ready.safetensors"))
+        done = unpack(load_file(path / "done.safetensors"))
+        partial_columns = dict(load_file(path / "partial.safetensors"))
+        if "finish" in partial_columns:
+            partial_columns["finish"] = np.array([_FINISH[i] for i in partial_columns["finish"]])
+        partials = [c for _, c in unpack_completions(partial_columns)]
+        return Restored(
+            version=manifest["version"],
+            next_task=manifest["next_task"],
+            clock_s=manifest["clock_s"],
+            offsets=manifest["offsets"],
+            learner_dir=path / "learner",
+            ready=[_group(entry, ready) for entry in manifest["ready"]],
+            running=[_saved_group(entry, done, partials) for entry in manifest["running"]],
+        )
+    except (KeyError, ValueError, TypeError, OSError) as error:
+        raise CheckpointError(f"{path} can't be read: {type(error).__name__}: {error}. {_other(path)}") from error
+
+
+def _other(path: Path) -> str:
+    others = [str(p) for p in _complete(path.parent) if p != path]
+    return f"Resume from another one: {others[-1]}" if others else "There is no other checkpoint in this run"
+
+
+def _group(entry: dict[str, Any], trajectories: list[Trajectory]) -> Group:
+    members = [trajectories.pop(0) for _ in range(entry["size"])]
+    return Group(entry["id"], members, entry["version"], entry["complete"])
+
+
+def _saved_group(entry: dict[str, Any], done: list[Trajectory], partials: list[Completion]) -> SavedGroup:
+    finished = [done.pop(0) for _ in range(entry["done"])]
+    open_ = {m["trajectory"]: [partials.pop(0) for _ in range(m["completions"])] for m in entry["open"]}
+    return SavedGroup(entry["id"], entry["version"], entry["replaced"], finished, open_)

@@ -1,0 +1,464 @@
+"""The loop. It turns the wheel and asks ``control`` at each decision; nobody else decides.
+
+One object owns the state: running groups, the pool, the publisher. Everything that happens is an event; the control
+view is built from the events. After each change ``_wake`` runs the pump (who may start?) and lets the trainer look
+again (may a step start?). The same code runs on the wall clock and on the virtual one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto.config.schema import RunConfig
+from stretto.control.hooks import Rules
+from stretto.control.view import View
+from stretto.envs.base import Environment
+from stretto.errors import ConfigError, DeadlockError, InvariantError, StrettoError
+from stretto.pool.columns import Columns, pack
+from stretto.pool.pool import Pool
+from stretto.rollout.types import SamplingParams
+from stretto.runtime.client import RolloutClient
+from stretto.runtime.evaluate import Evaluator
+from stretto.runtime.events import EventLog
+from stretto.runtime.groups import GroupLimits, Groups
+from stretto.runtime.manifest import Restored, Snapshot, save_checkpoint
+from stretto.runtime.publish import Publisher
+from stretto.runtime.waits import Waits
+from stretto.runtime.workers.base import EngineHandle, LearnerHandle, Stepped
+from stretto.trajectory import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a run is made of. ``on_step(version, groups, stepped)`` sees each trained batch (samples, live view)."""
+
+    config: RunConfig
+    rules: Rules
+    env: Environment
+    engines: list[EngineHandle]
+    learner: LearnerHandle
+    scoring: Any
+    sampling: SamplingParams
+    log: EventLog
+    view: View
+    waits: Waits
+    out: Path
+    max_steps: int
+    tasks_in_all: int | None
+    evaluator: Evaluator | None = None
+    on_step: Callable[[int, list[Group], Stepped], None] = lambda version, groups, stepped: None
+    offsets: Callable[[], dict[str, int]] = dict
+    """Byte offsets of further append-only files, saved with checkpoints."""
+    says: Callable[[str], None] = lambda line: None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How the run ended."""
+
+    reason: str
+
+
+class Orchestrator:
+    """One run of the loop. ``restored``: go on from a checkpoint."""
+
+    def __init__(self, parts: Parts, restored: Restored | None = None) -> None:
+        self._p = parts
+        self._c = parts.config
+        self._loop = asyncio.get_running_loop()
+        self._restored = restored
+        self._pool = Pool()
+        self._next_task = 0 if restored is None else restored.next_task
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        self._changed = asyncio.Event()
+        self._pump_due = False
+        self._open_for_work = False
+        self._stop = False
+        self._failed_in_a_row = 0
+        self._engines = {engine.name: engine for engine in parts.engines}
+        deadlines = self._c.deadlines
+        self._groups = Groups(
+            env=parts.env,
+            limits=GroupLimits(
+                self._c.group_size, deadlines.rollout_s, deadlines.group_s, self._c.workers.replace_failed
+            ),
+            rule=parts.rules.filter,
+            log=parts.log,
+            version=lambda: parts.view.version,
+            make_client=self._client,
+            ready=self._group_ready,
+            failed=self._group_failed,
+            fatal=self._fail,
+        )
+        self._publisher = Publisher(
+            self._engines, parts.rules.publish, parts.view, parts.log, self._c.control.in_flight,
+            lambda: {g.pin for g in self._groups.running.values() if g.pin is not None}, self._wake, self._fail,
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """Finish the running step, save, and end."""
+        self._stop = True
+        self._changed.set()
+
+    # the run
+
+    async def run(self) -> Outcome:
+        """Run to the end; on any failure everything is ended and the first error is raised."""
+        main = self._loop.create_task(self._main(), name="the loop")
+        try:
+            await asyncio.wait({main, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
+            return await main
+        except BaseException as error:
+            reason = "interrupted" if isinstance(error, asyncio.CancelledError | KeyboardInterrupt) else "failed"
+            self._abandon(f"the run {reason}")
+            self._end(reason)
+            raise
+        finally:
+            main.cancel()
+            await asyncio.gather(main, return_exceptions=True)
+            await self._close()
+
+    async def _main(self) -> Outcome:
+        p = self._p
+        await self._start_workers()
+        await self._first_publish()
+        if p.evaluator is not None and self._restored is None and self._c.eval.at_start:
+            await self._evaluate()
+        if self._restored is not None:
+            self._restore_groups(self._restored)
+        self._open_for_work = True
+        self._wake()
+        reason = await self._train()
+        self._open_for_work = False
+        if reason != "interrupted":
+            self._abandon("the run is over")
+        await self._publisher.settled()
+        if p.evaluator is not None and reason != "interrupted":
+            await self._evaluate()
+        await self._checkpoint()
+        if reason == "interrupted":
+            self._abandon("interrupted; its state is in the checkpoint")
+        await p.learner.save_model(p.out / "model")
+        self._end(reason)
+        return Outcome(reason)
+
+    async def _start_workers(self) -> None:
+        p = self._p
+        p.says(f"starting the learner and {len(self._engines)} engine(s)")
+        for engine in self._engines.values():
+            engine.failed.add_done_callback(self._engine_died)
+        await asyncio.gather(p.learner.start(), *(engine.start() for engine in self._engines.values()))
+        for engine in self._engines.values():
+            engine.on_restart = self._publisher.reload
+
+    async def _first_publish(self) -> None:
+        p = self._p
+        version = 0
+        if self._restored is not None:
+            version = await p.learner.load(self._restored.learner_dir)
+            if version != self._restored.version:
+                raise StrettoError(
+                    f"checkpoint {self._restored.learner_dir}: the learner is at version {version}, the manifest says "
+                    f"{self._restored.version}"
+                )
+        start = self._loop.time()
+        slot = await self._publisher.free_slot(version)
+        staged = await p.learner.stage(slot)
+        self._log_published(version, staged, start)
+        self._publisher.offer(version, slot, staged)
+        await self._publisher.settled()
+
+    async def _train(self) -> str:
+        p = self._p
+        describe = self._describe_batch
+        while p.view.version < p.max_steps:
+            ids = await p.waits.on(
+                self._next_batch(), "the learner", describe, self._c.deadlines.batch_s, "batch_s"
+            )
+            if ids is None:
+                return "interrupted" if self._stop else "data exhausted"
+            await self._step(self._pool.take(ids))
+            version = p.view.version
+            if self._c.save_every and version % self._c.save_every == 0 and version < p.max_steps:
+                await self._checkpoint()
+            if p.evaluator is not None and self._c.eval.every and version % self._c.eval.every == 0:
+                if version < p.max_steps:
+                    await self._evaluate()
+            if self._stop and version < p.max_steps:
+                return "interrupted"
+        return "done"
+
+    async def _next_batch(self) -> list[int] | None:
+        p = self._p
+        while True:
+            self._changed.clear()
+            if self._stop:
+                return None
+            self._reject()
+            ids = p.rules.batch.form(p.view)
+            if ids is not None:
+                return list(ids)
+            if not self._pump_due and not self._groups.running and not self._publisher.busy and not self._restarting:
+                if self._exhausted:
+                    return None
+                raise DeadlockError(
+                    f"the learner waits for {self._describe_batch()}, nothing runs and control.admission starts nothing"
+                )
+            await self._changed.wait()
+
+    async def _step(self, groups: list[Group]) -> None:
+        p, c = self._p, self._c
+        version = p.view.version
+        trajectories = [t for group in groups for t in group.trajectories]
+        columns = pack(trajectories)
+        if len(p.rules.train_mode.chunks(p.view, [g.id for g in groups])) != 1:
+            raise ConfigError("control.train_mode asks for several portions; this learner takes a batch whole")
+        p.log.emit(
+            "StepStart",
+            step=version,
+            version=version,
+            groups=[g.id for g in groups],
+            traj=[t.id for t in trajectories],
+            tokens=int(columns["mask"].sum()),
+            staleness=_staleness(columns, version, c.lag_bound),
+        )
+        self._wake()
+        slot = await self._publisher.free_slot(version + 1)
+        start = self._loop.time()
+        stepped = await p.learner.step(columns, slot)
+        p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
+        if stepped.skipped:
+            self._skipped(trajectories, stepped)
+        else:
+            self._log_published(stepped.version, stepped.staged, start)
+            self._publisher.offer(stepped.version, slot, stepped.staged)
+        p.on_step(version, groups, stepped)
+        p.log.flush()
+        self._wake()
+
+    def _skipped(self, trajectories: list[Any], stepped: Stepped) -> None:
+        """The gradient wasn't finite: weights as before, the batch is lost. Too many in a row end the learner."""
+        self._p.log.emit("Fault", where="learner", what=stepped.reason)
+        self._p.log.emit("TrajEnd", traj=[t.id for t in trajectories], ending="failed", reason="non-finite gradient: "
+                         "the step was skipped", tokens=sum(t.policy_tokens for t in trajectories))  # fmt: skip
+
+    # starting groups
+
+    def _wake(self) -> None:
+        if not self._pump_due:
+            self._pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_due = False
+        try:
+            if self._open_for_work and not self._stop:
+                self._change_roles()
+                self._start_groups()
+        except Exception as error:
+            self._fail(error)
+        self._changed.set()
+
+    def _start_groups(self) -> None:
+        p = self._p
+        limit = p.rules.quota.limits(p.view).trajectories
+        while not self._exhausted:
+            if limit is not None and sum(g.open for g in self._groups.running.values()) >= limit:
+                return
+            if self._pool.nbytes > self._c.pool_limit_mib << 20 and len(self._pool) >= p.view.batch:
+                return
+            name = p.rules.router.route(p.view)
+            if name is None:
+                return
+            engine = self._engines[name]
+            pin = p.rules.version.assign(p.view, name)
+            if pin is None and self._c.control.in_flight == "pin":
+                pin = engine.version
+            version = pin if pin is not None else engine.version
+            if version is None or p.rules.admission.decide(p.view, version) <= 0:
+                return
+            task = p.env.task(self._next_task)
+            self._next_task += 1
+            self._groups.start(task, engine, version, pin)
+
+    def _change_roles(self) -> None:
+        p = self._p
+        for change in p.rules.elastic.decide(p.view):
+            p.log.emit("RoleChanged", worker=change.engine, active=change.active)
+        if p.rules.residency.decide(p.view):
+            raise ConfigError("control.residency: this runtime can't pause or move trajectories yet")
+
+    def _client(self, trajectory: int, group: int, engine: EngineHandle, pin: int | None, replay: Any) -> RolloutClient:
+        p = self._p
+        return RolloutClient(
+            trajectory=trajectory, group=group, engine=engine, sampling=p.sampling, seed=self._c.seed,
+            scoring=p.scoring, log=p.log, pin=pin, replay=replay, top_logp=self._c.engine.top_logp,
+            draws=self._c.engine.draws,
+        )  # fmt: skip
+
+    @property
+    def _exhausted(self) -> bool:
+        return self._p.tasks_in_all is not None and self._next_task >= self._p.tasks_in_all
+
+    @property
+    def _restarting(self) -> bool:
+        return any(engine.restarting for engine in self._engines.values())
+
+    # what groups report
+
+    def _group_ready(self, group: Group) -> None:
+        keep = self._p.rules.chunk.keep
+        for trajectory in group.trajectories:
+            chosen = keep(trajectory.policy_tokens, trajectory.turns)
+            if chosen != slice(None):
+                at = trajectory.mask.nonzero()[0][chosen]
+                trajectory.mask = trajectory.mask & False
+                trajectory.mask[at] = True
+        self._failed_in_a_row = 0
+        self._pool.add(group)
+        self._wake()
+
+    def _group_failed(self, group: int, reason: str) -> None:
+        if reason:
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= max(3, self._c.prompts_per_step):
+                self._fail(StrettoError(f"{self._failed_in_a_row} groups in a row failed; the last: {reason}. "
+                                        "See the TrajEnd events in events.jsonl for why"))  # fmt: skip
+        self._wake()
+
+    def _reject(self) -> None:
+        p = self._p
+        for group in self._pool.take(list(p.rules.pool.reject(p.view))):
+            p.log.emit("TrajEnd", traj=[t.id for t in group.trajectories], ending="rejected", reason="control.pool",
+                       tokens=sum(t.policy_tokens for t in group.trajectories), group=group.id, group_over=True)  # fmt: skip
+
+    # checkpoints and evaluation
+
+    async def _checkpoint(self) -> None:
+        p = self._p
+
+        async def partials() -> dict[int, Any]:
+            if not self._c.save_partial:
+                return {}
+            found = await asyncio.gather(*(engine.partials() for engine in self._engines.values()))
+            return {request: completion for part in found for request, completion in part.items()}
+
+        def snapshot(parts: dict[int, Any]) -> Snapshot:
+            p.log.emit("Checkpoint", step=p.view.version, version=p.view.version)
+            p.log.flush(sync=True)
+            return Snapshot(
+                version=p.view.version,
+                next_task=self._next_task,
+                clock_s=p.log.run_time(self._loop.time()),
+                offsets={"events.jsonl": p.log.offset, **p.offsets()},
+                ready=self._pool.groups(),
+                running=list(self._groups.running.values()),
+                partials=parts,
+                keep_partial=self._c.save_partial,
+            )
+
+        await save_checkpoint(p.out / "checkpoints", p.learner.save, partials, snapshot, self._c)
+
+    def _restore_groups(self, restored: Restored) -> None:
+        p = self._p
+        for group in restored.ready:
+            self._pool.add(group)
+        for saved in restored.running:
+            name = p.rules.router.route(p.view)
+            assert name is not None, "all engines have a version after the first publish"
+            engine = self._engines[name]
+            assert engine.version is not None
+            # a pinned trajectory can't go on under another version: it starts over
+            pinned = self._c.control.in_flight == "pin"
+            open_ = {i: [] if pinned else completions for i, completions in saved.open.items()}
+            fresh = not saved.done and not any(open_.values())
+            pin = engine.version if pinned else None
+            self._groups.restart(
+                p.env.task(saved.id), engine, engine.version if fresh else saved.version, pin, saved.done,
+                open_, saved.replaced,
+            )  # fmt: skip
+
+    async def _evaluate(self) -> None:
+        assert self._p.evaluator is not None
+        await self._publisher.settled()
+        self._publisher.hold()
+        try:
+            newest = max(e.version for e in self._engines.values() if e.version is not None)
+            engines = [e for e in self._engines.values() if e.version == newest]
+            await self._p.evaluator.run(engines, self._loop.time)
+        finally:
+            self._publisher.let_go()
+        self._p.log.flush()
+
+    # endings
+
+    def _engine_died(self, failed: asyncio.Future[None]) -> None:
+        if not failed.cancelled() and (error := failed.exception()) is not None:
+            self._fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """A part outside the loop died."""
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    def _abandon(self, reason: str) -> None:
+        self._groups.cancel_all(reason)
+        for group in self._pool.take([g.id for g in self._pool.groups()]):
+            self._p.log.emit("TrajEnd", traj=[t.id for t in group.trajectories], ending="cancelled", reason=reason,
+                             tokens=sum(t.policy_tokens for t in group.trajectories), group=group.id, group_over=True)  # fmt: skip
+        training = self._p.view.open_ids
+        if training:
+            self._p.log.emit("TrajEnd", traj=training, ending="cancelled", reason=reason, tokens=0)
+
+    def _end(self, reason: str) -> None:
+        for engine in self._engines.values():
+            engine.busy.flush()
+        view = self._p.view
+        endings = ("submitted", "trained", "rejected", "filtered", "failed", "cancelled")
+        ledger = {name: view.ledger[name] for name in endings}
+        self._p.log.emit("RunEnd", reason=reason, ledger={**ledger, "open": view.open})
+
+    async def _close(self) -> None:
+        parts: list[Any] = [*self._engines.values(), self._p.learner, self._p.scoring]
+        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+
+    def _log_published(self, version: int, staged: Any, start: float) -> None:
+        checksum, nbytes = getattr(staged, "checksum", ""), getattr(staged, "nbytes", 0)
+        self._p.log.emit("Published", version=version, checksum=checksum, bytes=nbytes, start=self._p.log.run_time(start))
+
+    def _describe_batch(self) -> str:
+        view = self._p.view
+        running = sum(g.open for g in self._groups.running.values())
+        return (
+            f"a batch of {view.batch} groups at version {view.version}: {len(view.ready)} ready, {len(view.running)} "
+            f"running with {running} open trajectories, engines at {[e.version for e in view.engines.values()]}"
+        )
+
+
+def _staleness(columns: Columns, version: int, lag_bound: int) -> dict[str, int]:
+    """Token sums over the batch, and the hard bound (PACE's split, in integers)."""
+    mask = columns["mask"]
+    versions = columns["versions"][mask].astype("int64")
+    complete = columns["version_complete"].repeat(columns["length"])[mask].astype("int64")
+    tokens = len(versions)
+    oldest = version - int(versions.min()) if tokens else 0
+    if oldest > lag_bound:
+        raise InvariantError(
+            f"step {version}: a token has staleness {oldest}, the lag bound is {lag_bound}: the admission or batch rule "
+            "does not keep it"
+        )
+    return {
+        "total": int(version * tokens - versions.sum()),
+        "generation": int((complete - versions).sum()),
+        "waiting": int((version - complete).sum()),
+        "max": oldest,
+    }

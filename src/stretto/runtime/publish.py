@@ -1,0 +1,127 @@
+"""Getting new weights to the engines: which engine loads when, and when a slot of the weight memory may be reused.
+
+The learner stages version k in slot k mod 2. An engine that loads reads one slot; the learner may write to a slot only
+while nobody reads it. An engine that was busy meanwhile skips to the newest version. Versions are acknowledged by the
+engines; nothing here assumes that an engine has what was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.control.hooks import Publish
+from stretto.control.view import View
+from stretto.runtime.events import EventLog
+from stretto.runtime.workers.base import EngineHandle
+
+SLOTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Weights that are staged: their version, where, and how the engine finds and verifies them."""
+
+    version: int
+    slot: int
+    staged: Any
+
+
+class Publisher:
+    """Loads the newest offer on the engines that the publish rule names. ``changed`` is called after each load."""
+
+    def __init__(
+        self,
+        engines: dict[str, EngineHandle],
+        rule: Publish,
+        view: View,
+        log: EventLog,
+        in_flight: str,
+        pinned: Callable[[], set[int]],
+        changed: Callable[[], None],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._engines, self._rule, self._view, self._log = engines, rule, view, log
+        self._in_flight, self._pinned, self._changed, self._fatal = in_flight, pinned, changed, fatal
+        self._newest: Offer | None = None
+        self._loading: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._held = False
+        self._alive: set[int] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Is an engine loading?"""
+        return bool(self._loading)
+
+    def offer(self, version: int, slot: int, staged: Any) -> None:
+        """New weights are staged."""
+        self._newest = Offer(version, slot, staged)
+        self.kick()
+
+    def kick(self) -> None:
+        """Start the loads that are due."""
+        if self._held or self._newest is None:
+            return
+        for name in self._rule.engines(self._view):
+            if name not in self._loading:
+                self._start(name)
+
+    def reload(self, engine: EngineHandle) -> None:
+        """An engine came up again and needs weights, whatever the rule says."""
+        if engine.name not in self._loading:
+            self._start(engine.name)
+
+    def hold(self) -> None:
+        """Start no load until ``let_go`` (an evaluation runs on one version)."""
+        self._held = True
+
+    def let_go(self) -> None:
+        """Go on."""
+        self._held = False
+        self.kick()
+
+    async def settled(self) -> None:
+        """Wait until no engine loads."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def free_slot(self, version: int) -> int:
+        """The slot for this version, once nobody reads from it."""
+        slot = version % SLOTS
+        while slot in self._loading.values():
+            await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        return slot
+
+    def _start(self, name: str) -> None:
+        assert self._newest is not None
+        self._loading[name] = self._newest.slot
+        task = asyncio.get_running_loop().create_task(self._load(name, self._newest), name=f"load on {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load(self, name: str, offer: Offer) -> None:
+        try:
+            loaded = await self._engines[name].load(offer.staged, offer.slot, self._in_flight)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._loading.pop(name, None)
+            if not self._engines[name].restarting:
+                self._fatal(error)
+            return
+        self._loading.pop(name, None)
+        self._log.emit("Loaded", worker=name, version=loaded.version, mode=self._in_flight, start=loaded.start)
+        self._release_old(loaded.version)
+        self._changed()
+        self.kick()
+
+    def _release_old(self, loaded: int) -> None:
+        """Log the versions that no engine and no pinned group refers to any more."""
+        self._alive.add(loaded)
+        used = {e.version for e in self._view.engines.values() if e.up} | self._pinned()
+        for version in sorted(self._alive - used):
+            self._alive.discard(version)
+            self._log.emit("Released", version=version)

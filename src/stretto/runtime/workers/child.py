@@ -1,0 +1,222 @@
+"""The main loop of a worker process: an engine that decodes while it has work, or a learner that answers.
+
+Started as ``python -m stretto.runtime.workers.child SOCKET_FD MEMORY_FD``; the first message says what to be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from stretto.errors import StrettoError
+from stretto.runtime.workers.wire import ChildWire
+
+_PR_SET_PDEATHSIG = 1
+_REPORT_SPAN_S = 0.25
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux); elsewhere the socket's end does it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1:  # it died before we asked
+            os._exit(1)
+
+
+def main() -> None:
+    """Be what the first message says until told to close or until the parent is gone."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    wire = ChildWire(int(sys.argv[1]))
+    memory_fd = int(sys.argv[2])
+    try:
+        spec = wire.receive()
+        if spec["role"] == "engine":
+            _EngineProcess(wire, memory_fd, spec).run()
+        else:
+            _LearnerProcess(wire, memory_fd, spec).run()
+    except (EOFError, ConnectionError):
+        return
+    except BaseException as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        said = error if isinstance(error, StrettoError) else None
+        try:
+            wire.send(("error", said))
+        except OSError:
+            pass
+        sys.exit(1)
+
+
+class _Process:
+    def __init__(self, wire: ChildWire, memory_fd: int, spec: dict[str, Any]) -> None:
+        self.wire = wire
+        self.phase("importing torch")
+        import torch
+
+        torch.set_num_threads(spec["threads"])
+        self.phase("importing transformers")
+        from stretto.weights.store import WeightStore
+
+        self.store = WeightStore.attach(memory_fd, spec["slot_bytes"])
+
+    def phase(self, name: str) -> None:
+        """Name what start-up does, for its deadline."""
+        self.wire.send(("phase", name))
+
+    def answer(self, value: Any) -> None:
+        """Answer the parent's question."""
+        self.wire.send(("answer", value))
+
+
+class _EngineProcess(_Process):
+    def __init__(self, wire: ChildWire, memory_fd: int, spec: dict[str, Any]) -> None:
+        super().__init__(wire, memory_fd, spec)
+        from stretto.rollout.build import build_engine
+
+        self.phase(f"loading the model from {spec['model_dir']}")
+        self.engine = build_engine(spec["model_dir"], spec["engine"], spec["seed"], spec["eos_ids"])
+        self.steps = spec["engine"].steps_per_advance
+        self.pending_load: tuple[int, Any, str] | None = None
+        self.spans: list[list[float]] = []
+        self.phase("serving requests")
+        self.answer({"pid": os.getpid()})
+
+    def run(self) -> None:
+        """Decode while there is work; look at the inbox between two advances."""
+        while True:
+            while self.wire.poll() or not self.has_work:
+                if not self.wire.poll():
+                    self.report([])  # idle from here on
+                message = self.wire.receive()
+                if message[0] == "close":
+                    return
+                self.handle(message)
+            self.advance()
+            if self.pending_load is not None and not self.engine.running:
+                self.swap()
+
+    @property
+    def has_work(self) -> bool:
+        return self.engine.has_work or (self.pending_load is not None and not self.engine.running)
+
+    def advance(self) -> None:
+        """At most ``steps`` decode steps; report what finished."""
+        if not self.engine.has_work:
+            return
+        start = time.monotonic()
+        report = self.engine.advance(self.steps)
+        end = time.monotonic()
+        last = self.spans[-1] if self.spans else None
+        if last is not None and start - last[1] < 0.005 and end - last[0] < _REPORT_SPAN_S:
+            last[1] = end
+            last[2] += report.decode_tokens
+            last[3] += report.prefill_tokens
+            last[4] += report.decode_steps
+        else:
+            self.spans.append([start, end, report.decode_tokens, report.prefill_tokens, report.decode_steps])
+        if report.finished or len(self.spans) > 4:
+            self.report(report.finished)
+
+    def report(self, finished: Any) -> None:
+        """Tell the parent what finished and when this process computed."""
+        from stretto.pool.columns import pack_completions
+
+        if finished or self.spans:
+            self.wire.send(("report", (pack_completions(finished) if finished else None, self.spans)))
+            self.spans = []
+
+    def handle(self, message: Any) -> None:
+        """One message of the parent."""
+        from stretto.pool.columns import pack_completions
+
+        kind = message[0]
+        if kind == "add":
+            self.engine.add(message[1])
+        elif kind == "abort":
+            self.engine.abort(message[1])
+        elif kind == "release":
+            self.engine.release(message[1])
+        elif kind == "partials":
+            self.answer(pack_completions(list(self.engine.partials().items())))
+        elif kind == "distance":
+            self.answer(self.engine.distance_to_initial())
+        elif kind == "load":
+            self.pending_load = message[1:]
+            if message[3] == "drain" and self.engine.running:
+                self.engine.hold_admission(True)
+            else:
+                self.swap()
+        else:
+            raise AssertionError(kind)
+
+    def swap(self) -> None:
+        """Verify the staged weights and swap them in; on a bad checksum the old version stays."""
+        assert self.pending_load is not None
+        slot, staged, in_flight = self.pending_load
+        self.pending_load = None
+        start = time.monotonic()
+        try:
+            weights = self.store.read(slot, staged)
+        except StrettoError as error:
+            self.wire.send(("refused", error))
+            return
+        finally:
+            self.engine.hold_admission(False)
+        aborted = self.engine.load(staged.version, weights, in_flight)
+        self.report(aborted)
+        self.answer((self.engine.version, start))
+
+
+class _LearnerProcess(_Process):
+    def __init__(self, wire: ChildWire, memory_fd: int, spec: dict[str, Any]) -> None:
+        super().__init__(wire, memory_fd, spec)
+        from stretto.learner.build import build_learner
+
+        self.phase(f"loading the model from {spec['model_dir']}")
+        self.learner = build_learner(spec["model_dir"], spec["config"], spec["max_steps"])
+        self.phase("learning")
+        self.answer({"pid": os.getpid()})
+
+    def run(self) -> None:
+        """Answer until told to close."""
+        from stretto.runtime.workers.base import Stepped
+
+        while True:
+            message = self.wire.receive()
+            kind = message[0]
+            try:
+                if kind == "close":
+                    return
+                if kind == "step":
+                    result = self.learner.step(message[1])
+                    staged = None if result.skipped else self.stage(message[2])
+                    self.answer(Stepped(result.version, result.skipped, result.metrics, staged, result.reason))
+                elif kind == "stage":
+                    self.answer(self.stage(message[1]))
+                elif kind == "save":
+                    self.learner.save(Path(message[1]))
+                    self.answer(None)
+                elif kind == "load_checkpoint":
+                    self.learner.load(Path(message[1]))
+                    self.answer(self.learner.version)
+                elif kind == "save_model":
+                    self.learner.save_model(Path(message[1]))
+                    self.answer(None)
+                else:
+                    raise AssertionError(kind)
+            except OSError as error:  # a full disk, say: the question failed, the learner did not
+                self.wire.send(("refused", error))
+
+    def stage(self, slot: int) -> Any:
+        return self.store.stage(slot, self.learner.version, self.learner.weights())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Engine and learner in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stretto.errors import WorkerError
+from stretto.pool.columns import Columns, unpack_completions
+from stretto.rollout.types import Report, Request
+from stretto.runtime.events import EventLog
+from stretto.runtime.waits import Waits
+from stretto.runtime.workers.base import EngineHandle, Loaded, Stepped
+from stretto.runtime.workers.spawn import ChildProcess
+from stretto.trajectory import Completion
+
+
+class ProcessEngine(EngineHandle):
+    """An engine in a child process; it decodes on its own while it has work and reports what finished.
+
+    ``max_restarts`` > 0: a dead process is replaced, the weights it held are loaded again by ``reload``, and its
+    requests go on. Otherwise its death fails the run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: dict[str, Any],
+        log: EventLog,
+        waits: Waits,
+        *,
+        log_dir: Path,
+        memory_fd: int,
+        threads: int,
+        startup_s: float,
+        publish_s: float,
+        shutdown_s: float,
+        max_restarts: int,
+    ) -> None:
+        super().__init__(name, log)
+        self._startup_s, self._publish_s, self._shutdown_s = startup_s, publish_s, shutdown_s
+        self._restarts_left = max_restarts
+        self._log_time = asyncio.get_running_loop().time  # the loop's clock is CLOCK_MONOTONIC, as the child's
+        self._make = lambda: ChildProcess(
+            name, spec, log_dir=log_dir, memory_fd=memory_fd, threads=threads, waits=waits,
+            on_message=self._message, on_death=self._died,
+        )  # fmt: skip
+        self._child = self._make()
+        self._restarting: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id."""
+        return self._child.pid
+
+    @property
+    def restarting(self) -> bool:
+        """Its process died and a new one comes up."""
+        return self._restarting is not None and (not self._restarting.done() or self.version is None)
+
+    async def start(self) -> None:
+        """Start the process."""
+        await self._child.start(self._startup_s)
+        self.log.emit("WorkerUp", worker=self.name)
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Hand requests over."""
+        self._child.post(("add", requests))
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Stop requests."""
+        self._child.post(("abort", ids))
+
+    def release(self, trajectories: Sequence[int]) -> None:
+        """Trajectories are over."""
+        self._child.post(("release", trajectories))
+
+    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+        """Swap weights between two steps; verified by the child against the checksum."""
+        version, start = await self._child.ask(
+            ("load", slot, staged, in_flight), f"loading version {staged.version}", self._publish_s, "publish_s",
+            "the weight update",
+        )  # fmt: skip
+        if version != staged.version:
+            raise WorkerError(f"{self.name} was asked for version {staged.version} and loaded {version}")
+        self.opened(version)
+        return Loaded(version, self.log.run_time(start))
+
+    async def partials(self) -> dict[int, Completion]:
+        """What running requests have sampled so far."""
+        columns = await self._child.ask(("partials",), "its partial rollouts", self._publish_s, "publish_s")
+        return dict(unpack_completions(columns))
+
+    async def distance(self) -> float:
+        """Relative L2 distance of its weights to the first ones."""
+        return float(await self._child.ask(("distance",), "its distance", self._publish_s, "publish_s"))
+
+    async def close(self) -> None:
+        """End the process."""
+        self.busy.flush()
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
+        await self._child.close(self._shutdown_s)
+
+    def _message(self, message: Any) -> None:
+        kind, value = message
+        if kind == "report":
+            columns, spans = value
+            for start, end, tokens, prefill, steps in spans:
+                report = Report(decode_tokens=tokens, prefill_tokens=prefill, decode_steps=steps)
+                self.busy.add(self.log.run_time(start), self.log.run_time(end), report)
+            if columns is not None:
+                self.deliver(unpack_completions(columns))
+
+    def _died(self, error: BaseException) -> None:
+        self.log.emit("WorkerDown", worker=self.name, reason=str(error).splitlines()[0])
+        if self._restarts_left <= 0 or not isinstance(error, WorkerError):
+            self.fail(error)
+            return
+        self._restarts_left -= 1
+        self.interrupted()
+        self._restarting = asyncio.get_running_loop().create_task(self._restart())
+
+    async def _restart(self) -> None:
+        try:
+            await self._child.close(self._shutdown_s)
+            self._child = self._make()
+            await self.start()
+            if self.on_restart is not None:
+                self.on_restart(self)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.fail(error)
+
+
+class ProcessLearner:
+    """A learner in a child process."""
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        log: EventLog,
+        waits: Waits,
+        *,
+        log_dir: Path,
+        memory_fd: int,
+        threads: int,
+        startup_s: float,
+        step_s: float,
+        shutdown_s: float,
+    ) -> None:
+        self._log, self._startup_s, self._step_s, self._shutdown_s = log, startup_s, step_s, shutdown_s
+        self._on_death: Callable[[BaseException], None] = lambda error: None
+        self._child = ChildProcess(
+            "learner", spec, log_dir=log_dir, memory_fd=memory_fd, threads=threads, waits=waits,
+            on_message=lambda message: None, on_death=self._died,
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int | None:
+        """Process id."""
+        return self._child.pid
+
+    def hear_death(self, on_death: Callable[[BaseException], None]) -> None:
+        """Who is told when the process dies."""
+        self._on_death = on_death
+
+    def _died(self, error: BaseException) -> None:
+        self._log.emit("WorkerDown", worker="learner", reason=str(error).splitlines()[0])
+        self._on_death(error)
+
+    async def start(self) -> None:
+        """Start the process."""
+        await self._child.start(self._startup_s)
+        self._log.emit("WorkerUp", worker="learner")
+
+    async def step(self, columns: Columns, slot: int) -> Stepped:
+        """Train on a batch."""
+        answer: Stepped = await self._ask(("step", columns, slot), "a learner step")
+        return answer
+
+    async def stage(self, slot: int) -> Any:
+        """Stage the current weights."""
+        return await self._ask(("stage", slot), "staging weights")
+
+    async def save(self, directory: Path) -> None:
+        """Write a checkpoint."""
+        await self._ask(("save", str(directory)), "saving a checkpoint")
+
+    async def load(self, directory: Path) -> int:
+        """Restore."""
+        return int(await self._ask(("load_checkpoint", str(directory)), "loading a checkpoint"))
+
+    async def save_model(self, directory: Path) -> None:
+        """Write the policy."""
+        await self._ask(("save_model", str(directory)), "saving the model")
+
+    async def close(self) -> None:
+        """End the process."""
+        await self._child.close(self._shutdown_s)
+
+    async def _ask(self, message: Any, what: str) -> Any:
+        return await self._child.ask(message, what, self._step_s, "step_s", "the loop")
