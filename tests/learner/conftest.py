@@ -54,6 +54,8 @@ def make_columns(
     out = []
     for i in range(groups * size):
         prompt, n = 3 + (i // size) % 3, int(rng.integers(2, longest + 1))
+        if i % size == 0:
+            question = rng.integers(0, VOCABULARY, prompt)
         mask = np.r_[np.zeros(prompt, bool), np.ones(n, bool)]
         if n > 3:
             mask[prompt + 1] = False
@@ -61,7 +63,7 @@ def make_columns(
             Trajectory(
                 id=i,
                 group=i // size,
-                tokens=rng.integers(0, VOCABULARY, prompt + n).astype(np.int32),
+                tokens=np.r_[question, rng.integers(0, VOCABULARY, n)].astype(np.int32),
                 mask=mask,
                 versions=np.full(prompt + n, version, np.int32),
                 logp=-rng.random(prompt + n) * 4 - 1,

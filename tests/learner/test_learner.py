@@ -399,3 +399,16 @@ def test_training_raises_the_reward_of_what_it_reinforces(model_dir: Path, make_
     for _ in range(5):
         assert one.step(columns).metrics["group/zero_variance_fraction"] < 1
     assert score() > before + 1
+
+
+@pytest.mark.parametrize("critic", ["none", "head", "network"])
+def test_sharing_prompts_changes_a_float32_step_by_rounding_only(
+    model_dir: Path, make_columns: Make, critic: str
+) -> None:
+    options: dict[str, Any] = {"dtype": "float32", "critic": Critic(kind=critic), "eps": 1.0}  # type: ignore[arg-type]
+    one, other = (learner(model_dir, "tis" if critic == "none" else "ppo", **options) for _ in range(2))
+    assert one.scorer.share_prompts
+    other.scorer.share_prompts = False
+    results = [each.step(make_columns(size=8)).metrics for each in (one, other)]
+    assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-5)
+    assert distance(one.weights(), other.weights()) < 1e-6
