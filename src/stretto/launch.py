@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import hashlib
 import math
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -59,14 +58,15 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
     if mode == "simulate":
         return rules
     build_environment(config)
-    from stretto.objectives import get
+    from stretto.objectives import REGISTRY, get, names
 
     objective = get(config.objective.name, **config.objective.options)
     if config.lag_bound > 0 and not objective.corrects and not config.allow_uncorrected:
         raise ConfigError(
             f"objective.name = {config.objective.name!r} ignores behaviour log-probabilities, so with lag_bound = "
-            f"{config.lag_bound} stale data would go uncorrected. Choose a correcting objective (see `stretto "
-            "recipes`), set lag_bound = 0, or set allow_uncorrected = true"
+            f"{config.lag_bound} stale data would go uncorrected. Choose an objective that uses them "
+            f"({', '.join(n for n in names() if REGISTRY.find(n).corrects)}), set lag_bound = 0, or set "
+            "allow_uncorrected = true"
         )
     if "values" in objective.needs and config.learner.critic.kind == "none":
         raise ConfigError(
@@ -85,6 +85,9 @@ class Job:
     out: Path
     restored: Restored | None
     says: Says
+    env: Environment
+    model_dir: Path | None
+    eos_ids: tuple[int, ...]
 
     @property
     def virtual(self) -> bool:
@@ -102,17 +105,15 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
     else:
         _fresh_directory(out)
         (out / "config.toml").write_text(to_toml(config))
-    history = read_events(out / "events.jsonl") if restored is None and resume else []
     console = config.logging.console
     started = time.perf_counter()
     with LiveView(console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train") as live:
-        job = Job(config, mode, rules, out, restored, live.progress)
+        job = Job(config, mode, rules, out, restored, live.progress, *_environment(config, mode, live.progress))
         if job.virtual:
             loop = VirtualLoop()
             outcome = run_virtual(_run(job, live), loop)
         else:
             outcome = asyncio.run(_run(job, live))
-    del history
     return _result(job, outcome, time.perf_counter() - started)
 
 
@@ -216,7 +217,7 @@ def _signals(loop: asyncio.AbstractEventLoop, orchestrator: Orchestrator, virtua
 
 def _parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: MetricsWriter) -> Parts:
     config = job.config
-    env, model_dir, eos_ids = _environment(job)
+    env, model_dir, eos_ids = job.env, job.model_dir, job.eos_ids
     max_steps, tasks_in_all = _steps(config, env)
     costs = Costs(config.cluster, config.seed) if job.virtual else None
     scoring: Any = (
@@ -244,15 +245,15 @@ def _parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: MetricsWr
     )  # fmt: skip
 
 
-def _environment(job: Job) -> tuple[Environment, Path | None, tuple[int, ...]]:
-    config = job.config
-    if job.mode == "simulate":
+def _environment(config: RunConfig, mode: str, says: Says) -> tuple[Environment, Path | None, tuple[int, ...]]:
+    """The bound environment, the model's directory (built, converted or the user's) and the ids that end a text."""
+    if mode == "simulate":
         return ModelledEnvironment(Costs(config.cluster, config.seed)), None, ()
     from stretto.models.resolve import resolve_model
     from stretto.models.tokenizer import light_tokenizer
 
     env = build_environment(config)
-    model_dir = resolve_model(config, env, job.says)
+    model_dir = resolve_model(config, env, says)
     tokenizer = light_tokenizer(model_dir)
     env.bind(tokenizer, config.seed)
     return env, model_dir, tokenizer.eos_ids

@@ -45,7 +45,7 @@ class ModelledEngine:
         self._heap: list[tuple[float, int]] = []
         self._waiting: deque[Request] = deque()
         self._loads: list[tuple[float, int]] = []  # (V at the load, version)
-        self.decoded = 0
+        self.decoded = self.steps = 0.0
         self.prefilled = 0
 
     @property
@@ -92,7 +92,6 @@ class ModelledEngine:
             row = self._rows.pop(request, None)
             if row is not None:
                 out.append((request, self._completion(row, row.length, "stop")))
-                self.decoded += row.length
         return out
 
     def load(self, now: float, version: int, pause_s: float) -> list[tuple[int, Completion]]:
@@ -130,7 +129,10 @@ class ModelledEngine:
     def _progress(self, now: float) -> None:
         if now > self._time:
             if self._rows:
-                self._v += (now - self._time) / self._step_s()
+                steps = (now - self._time) / self._step_s()
+                self._v += steps
+                self.steps += steps
+                self.decoded += steps * len(self._rows)
             self._time = now
 
     def _sampled(self, row: _Row) -> int:

@@ -30,6 +30,7 @@ class RunConfig(Section):
     """A run: what is trained on what, how stale data may be, and for how long."""
 
     name: str = Field("run", description="Name of the run; the default of `out` is `runs/<name>`.")
+    description: str = Field("", description="One line about the run, shown by `stretto recipes`.")
     out: str | None = Field(None, description="Run directory. Must not hold another run (resume with --resume).")
     seed: int = Field(0, ge=0, description="Seed of everything random: tasks, sampling, initial weights.")
     max_steps: int = Field(100, ge=0, description="Learner steps; the run ends at this or after `epochs`.")

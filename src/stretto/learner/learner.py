@@ -62,7 +62,7 @@ class Learner:
         """Loads the model. Raises ``ConfigError`` if critic and objective don't fit, ``DataError`` on a bad model."""
         self._values = "values" in objective.needs
         if self._values != (config.critic.kind != "none"):
-            name = objective.component_name
+            name = getattr(objective, "component_name", None) or type(objective).__name__
             raise ConfigError(
                 f"objective {name!r} needs a critic: set learner.critic.kind to 'head' or 'network'"
                 if self._values
@@ -114,7 +114,7 @@ class Learner:
                 critic_norm = 0.0 if self._critic is None else self._critic.grad_norm()
                 if not math.isfinite(norm + critic_norm):
                     self.scorer.train(False)
-                    return self._skip(part, a, before, norm + critic_norm)
+                    return self._skip(part, a, before)
                 if not critic_alone:
                     self._policy.step(lr, norm)
                 if self._critic is not None:
@@ -219,9 +219,7 @@ class Learner:
                 own = {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
                 optimizer.restore(own)
 
-    def _skip(
-        self, part: TokenBatch, advantages: Tensor, before: Mapping[str, Tensor] | None, norm: float
-    ) -> StepResult:
+    def _skip(self, part: TokenBatch, advantages: Tensor, before: Mapping[str, Tensor] | None) -> StepResult:
         where = self._policy.bad_gradient() or (self._critic.bad_gradient() if self._critic else None)
         self._zero_grad()
         if before is not None:
@@ -235,7 +233,7 @@ class Learner:
                 "good step. Lower learner.lr, or look at the named trajectory"
             )
         log.warning("step skipped: %s", reason)
-        return StepResult(self.version, True, {"update/skipped": 1.0, "grad_norm": norm}, reason)
+        return StepResult(self.version, True, {"update/skipped": 1.0}, reason)
 
     def _bad_row(self, part: TokenBatch, advantages: Tensor) -> str:
         """The first row whose numbers aren't finite; else the one with the largest advantage."""

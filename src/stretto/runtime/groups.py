@@ -47,6 +47,8 @@ class RunningGroup:
     members: list[Member] = field(default_factory=list)
     open: int = 0
     replaced: int = 0
+    created: int = 0
+    """Trajectories submitted so far; the next one's number."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
@@ -95,7 +97,7 @@ class Groups:
 
     def start(self, task: Task, engine: EngineHandle, version: int, pin: int | None) -> None:
         """Submit a group: all its members start now."""
-        group = RunningGroup(task.index, task, version, engine, pin)
+        group = RunningGroup(task.index, task, version, engine, pin, created=self._limits.size)
         ids = [group.id * MEMBERS + k for k in range(self._limits.size)]
         self._log.emit("Submitted", group=group.id, task=task.index, traj=ids, engine=engine.name, version=version)
         self._open(group)
@@ -111,9 +113,10 @@ class Groups:
         done: Sequence[Trajectory],
         open_: dict[int, list[Completion]],
         replaced: int,
+        created: int,
     ) -> None:
         """Go on with a group of a checkpoint: ``done`` members are finished, ``open_`` ones replay what they had."""
-        group = RunningGroup(task.index, task, version, engine, pin, replaced=replaced)
+        group = RunningGroup(task.index, task, version, engine, pin, replaced=replaced, created=created)
         self._log.emit("Restarted", group=group.id, traj=list(open_), engine=engine.name, version=version)
         self._open(group)
         for trajectory in done:
@@ -213,7 +216,8 @@ class Groups:
         self._log.emit("TrajEnd", traj=[member.trajectory], ending="failed", reason=reason, tokens=tokens)
         if replace and group.replaced < self._limits.replace_failed * self._limits.size:
             group.replaced += 1
-            trajectory = group.id * MEMBERS + len(group.members)
+            trajectory = group.id * MEMBERS + group.created
+            group.created += 1
             self._log.emit("Submitted", group=group.id, task=group.task.index, traj=[trajectory],
                            engine=group.engine.name, version=group.version, replaces=member.trajectory)  # fmt: skip
             self._start_member(group, trajectory, ())
@@ -287,7 +291,7 @@ class Groups:
         """The run ends: everything that still runs is cancelled and logged so."""
         for group in list(self.running.values()):
             self._stop_timers(group)
-            ids = []
+            ids, tokens = [], 0
             for member in group.members:
                 if not member.over:
                     self._close_member(group, member)
@@ -296,7 +300,8 @@ class Groups:
                         member.task.cancel()
                 elif member.result is not None:
                     ids.append(member.trajectory)
-            self._log.emit("TrajEnd", traj=ids, ending="cancelled", reason=reason, tokens=0, group=group.id,
+                    tokens += member.result.policy_tokens
+            self._log.emit("TrajEnd", traj=ids, ending="cancelled", reason=reason, tokens=tokens, group=group.id,
                            group_over=True)  # fmt: skip
         self.running.clear()
 

@@ -53,6 +53,7 @@ class SavedGroup:
     id: int
     version: int
     replaced: int
+    created: int
     done: list[Trajectory]
     open: dict[int, list[Completion]]
 
@@ -115,7 +116,7 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
             saved_members += [(member.trajectory, c) for c in completions]
         done += finished
         running.append(
-            {"id": group.id, "version": group.version, "replaced": group.replaced, "done": len(finished),
+            {"id": group.id, "version": group.version, "replaced": group.replaced, "created": group.created, "done": len(finished),
              "open": open_members}
         )  # fmt: skip
     manifest = {
@@ -229,4 +230,4 @@ def _group(entry: dict[str, Any], trajectories: list[Trajectory]) -> Group:
 def _saved_group(entry: dict[str, Any], done: list[Trajectory], partials: list[Completion]) -> SavedGroup:
     finished = [done.pop(0) for _ in range(entry["done"])]
     open_ = {m["trajectory"]: [partials.pop(0) for _ in range(m["completions"])] for m in entry["open"]}
-    return SavedGroup(entry["id"], entry["version"], entry["replaced"], finished, open_)
+    return SavedGroup(entry["id"], entry["version"], entry["replaced"], entry["created"], finished, open_)

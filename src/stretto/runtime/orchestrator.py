@@ -230,13 +230,14 @@ class Orchestrator:
         )
         self._wake()
         slot = await self._publisher.free_slot(version + 1)
-        start = self._loop.time()
         stepped = await p.learner.step(columns, slot)
+        for engine in self._engines.values():
+            engine.flush_busy()
         p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
         if stepped.skipped:
             self._skipped(trajectories, stepped)
         else:
-            self._log_published(stepped.version, stepped.staged, start)
+            self._log_published(stepped.version, stepped.staged, self._loop.time() - stepped.stage_s)
             self._publisher.offer(stepped.version, slot, stepped.staged)
         p.on_step(version, groups, stepped)
         p.log.flush()
@@ -381,7 +382,7 @@ class Orchestrator:
             pin = engine.version if pinned else None
             self._groups.restart(
                 p.env.task(saved.id), engine, engine.version if fresh else saved.version, pin, saved.done,
-                open_, saved.replaced,
+                open_, saved.replaced, saved.created,
             )  # fmt: skip
 
     async def _evaluate(self) -> None:
@@ -417,11 +418,12 @@ class Orchestrator:
                              tokens=sum(t.policy_tokens for t in group.trajectories), group=group.id, group_over=True)  # fmt: skip
         training = self._p.view.open_ids
         if training:
-            self._p.log.emit("TrajEnd", traj=training, ending="cancelled", reason=reason, tokens=0)
+            tokens = sum(g.tokens for g in self._p.view.training.values())
+            self._p.log.emit("TrajEnd", traj=training, ending="cancelled", reason=reason, tokens=tokens)
 
     def _end(self, reason: str) -> None:
         for engine in self._engines.values():
-            engine.busy.flush()
+            engine.flush_busy()
         view = self._p.view
         endings = ("submitted", "trained", "rejected", "filtered", "failed", "cancelled")
         ledger = {name: view.ledger[name] for name in endings}

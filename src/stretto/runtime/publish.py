@@ -46,7 +46,7 @@ class Publisher:
         self._engines, self._rule, self._view, self._log = engines, rule, view, log
         self._in_flight, self._pinned, self._changed, self._fatal = in_flight, pinned, changed, fatal
         self._newest: Offer | None = None
-        self._loading: dict[str, int] = {}
+        self._loading: dict[str, Offer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = False
         self._alive: set[int] = set()
@@ -91,13 +91,13 @@ class Publisher:
     async def free_slot(self, version: int) -> int:
         """The slot for this version, once nobody reads from it."""
         slot = version % SLOTS
-        while slot in self._loading.values():
+        while any(offer.slot == slot for offer in self._loading.values()):
             await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
         return slot
 
     def _start(self, name: str) -> None:
         assert self._newest is not None
-        self._loading[name] = self._newest.slot
+        self._loading[name] = self._newest
         task = asyncio.get_running_loop().create_task(self._load(name, self._newest), name=f"load on {name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -122,6 +122,7 @@ class Publisher:
         """Log the versions that no engine and no pinned group refers to any more."""
         self._alive.add(loaded)
         used = {e.version for e in self._view.engines.values() if e.up} | self._pinned()
+        used |= {offer.version for offer in self._loading.values()}
         for version in sorted(self._alive - used):
             self._alive.discard(version)
             self._log.emit("Released", version=version)

@@ -36,6 +36,7 @@ class Stepped:
     metrics: dict[str, float]
     staged: Any
     reason: str | None = None
+    stage_s: float = 0.0
 
 
 class LearnerHandle(Protocol):
@@ -146,6 +147,10 @@ class EngineHandle:
         """Nobody waits for this request any more."""
         if self._futures.pop(request, None) is not None:
             self.abort([request])
+
+    def flush_busy(self) -> None:
+        """Log what it has computed so far."""
+        self.busy.flush()
 
     def fail(self, error: BaseException) -> None:
         """The engine is gone: everything that waits for it learns why."""

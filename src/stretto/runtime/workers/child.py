@@ -196,8 +196,12 @@ class _LearnerProcess(_Process):
                     return
                 if kind == "step":
                     result = self.learner.step(message[1])
+                    before = time.monotonic()
                     staged = None if result.skipped else self.stage(message[2])
-                    self.answer(Stepped(result.version, result.skipped, result.metrics, staged, result.reason))
+                    took_s = time.monotonic() - before
+                    self.answer(
+                        Stepped(result.version, result.skipped, result.metrics, staged, result.reason, took_s)
+                    )
                 elif kind == "stage":
                     self.answer(self.stage(message[1]))
                 elif kind == "save":

@@ -8,7 +8,7 @@ from typing import Any
 
 from stretto.cluster.costs import Costs
 from stretto.cluster.engine import ModelledEngine
-from stretto.rollout.types import Report, Request
+from stretto.rollout.types import Request
 from stretto.runtime.events import EventLog
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.trajectory import Completion
@@ -93,7 +93,7 @@ class ModelledEngineHandle(EngineHandle):
         now = self._loop.time()
         finished = self._engine.finished(now)
         self.deliver(finished)
-        if not self._engine.running or now - self._since > 30.0:
+        if not self._engine.running:
             self._log_busy(now)
         if self._draining is not None and not self._engine.running and not self._draining.done():
             self._draining.set_result(None)
@@ -101,8 +101,21 @@ class ModelledEngineHandle(EngineHandle):
 
     def _log_busy(self, now: float) -> None:
         engine = self._engine
-        report = Report(decode_tokens=engine.decoded, prefill_tokens=engine.prefilled, decode_steps=0)
-        engine.decoded = engine.prefilled = 0
-        self.busy.add(self.log.run_time(self._since), self.log.run_time(now), report)
-        self.busy.flush()
+        self.log.emit(
+            "Busy",
+            worker=self.name,
+            start=self.log.run_time(self._since),
+            end=self.log.run_time(now),
+            tokens=round(engine.decoded),
+            prefill=engine.prefilled,
+            rows=round(engine.decoded / engine.steps, 3) if engine.steps else 0.0,
+        )
+        engine.decoded = engine.steps = 0.0
+        engine.prefilled = 0
         self._since = now
+
+    def flush_busy(self) -> None:
+        """Log what it has computed so far."""
+        now = self._loop.time()
+        if self._engine.running and now > self._since:
+            self._log_busy(now)

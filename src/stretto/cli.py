@@ -1,0 +1,218 @@
+"""The command line. Every command says what is wrong in one message and exits 1; a bug keeps its traceback."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from stretto.config.load import apply_overrides, load_config, read_source, recipe_names, to_toml, validate
+from stretto.config.schema import RunConfig
+from stretto.errors import ConfigError, StrettoError
+
+app = typer.Typer(
+    help="Asynchronous reinforcement learning whose staleness is exact, bounded, visible and corrected.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+)  # fmt: skip
+out = Console()
+err = Console(stderr=True)
+
+Source = Annotated[str | None, typer.Argument(help="A recipe (see `stretto recipes`) or a TOML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Settings: key=value, with dots for sections.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve and validate everything, print it, start nothing.")]
+Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run (or one of its checkpoints).")]
+RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
+
+RESUMABLE = ("max_steps", "epochs", "deadlines", "logging", "save_every", "keep_checkpoints", "eval", "workers")
+
+
+def main() -> None:
+    """Entry point: expected errors become one message and exit code 1."""
+    try:
+        app(standalone_mode=False)
+    except StrettoError as error:
+        err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        err.print(str(error), markup=False, highlight=False)
+        sys.exit(1)
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        err.print("interrupted")
+        sys.exit(130)
+    except Exception as error:
+        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
+            error.show()
+            sys.exit(getattr(error, "exit_code", 2))
+        raise
+
+
+def _split(source: str | None, overrides: list[str] | None) -> tuple[str | None, list[str]]:
+    """With --resume the first positional may already be an override."""
+    settings = list(overrides or [])
+    if source is not None and "=" in source and not Path(source).exists():
+        return None, [source, *settings]
+    return source, settings
+
+
+def _configure(source: str | None, settings: list[str], resume: Path | None) -> RunConfig:
+    if resume is None:
+        if source is None:
+            raise ConfigError(f"which recipe or file? Recipes: {', '.join(recipe_names())}")
+        return load_config(source, settings)
+    if source is not None:
+        raise ConfigError(f"--resume takes its configuration from the run; leave out {source!r}")
+    run = resume if (resume / "config.toml").exists() else resume.parent.parent
+    if not (run / "config.toml").exists():
+        raise ConfigError(f"--resume {resume}: neither a run directory nor one of its checkpoints (no config.toml)")
+    for text in settings:
+        key = text.split("=")[0].split(".")[0].strip()
+        if key not in RESUMABLE:
+            raise ConfigError(
+                f"{text!r}: a resumed run keeps its {key!r}; only {', '.join(RESUMABLE)} may change"
+            )
+    table = apply_overrides(read_source(str(run / "config.toml")), settings)
+    table["out"] = str(run)
+    return validate(table)
+
+
+def _start(
+    mode: str, source: str | None, overrides: list[str] | None, as_json: bool, dry_run: bool, resume: Path | None
+) -> None:
+    from stretto.launch import check, launch
+
+    source, settings = _split(source, overrides)
+    config = _configure(source, settings, resume)
+    if dry_run:
+        check(config, mode)
+        if as_json:
+            print(config.model_dump_json())
+        else:
+            print(to_toml(config), end="")
+        return
+    result = launch(config, mode, resume=resume)
+    if as_json:
+        print(json.dumps(result))
+    else:
+        _show(result)
+    if result["reason"] == "interrupted":
+        err.print(f"interrupted; go on with: stretto train --resume {result['run']}")
+        raise typer.Exit(130)
+
+
+def _show(result: dict[str, Any]) -> None:
+    """The result for a person."""
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    evaluation = result["eval"]
+    if evaluation["accuracy"] is not None:
+        before, after = evaluation["initial_accuracy"], evaluation["accuracy"]
+        table.add_row("held-out accuracy", f"{before:.3f} → {after:.3f}")
+    stale = result["staleness"]
+    table.add_row("steps", f"{result['steps']} (version {result['version']}), {result['reason']}")
+    table.add_row("staleness", f"mean {stale['mean']:.2f}, max {stale['max']} versions")
+    table.add_row("ledger", ", ".join(f"{k} {v}" for k, v in result["ledger"].items()))
+    time = f"{result['wall_s']:.1f} s wall"
+    if result["virtual_s"] is not None:
+        time += f", {result['virtual_s']:.1f} s virtual"
+    table.add_row("time", time)
+    if result["weights_sha256"]:
+        table.add_row("model", f"{result['run']}/model")
+    if (Path(result["run"]) / "report.html").exists():
+        table.add_row("report", f"{result['run']}/report.html")
+    out.print(table)
+
+
+@app.command()
+def train(
+    source: Source = None, overrides: Overrides = None, resume: Resume = None, as_json: Json = False,
+    dry_run: DryRun = False,
+) -> None:  # fmt: skip
+    """Train on the wall clock: engine and learner in processes of their own."""
+    _start("train", source, overrides, as_json, dry_run, resume)
+
+
+@app.command()
+def rehearse(
+    source: Source = None, overrides: Overrides = None, resume: Resume = None, as_json: Json = False,
+    dry_run: DryRun = False,
+) -> None:  # fmt: skip
+    """Train on the virtual clock: real sampling and updates, modelled durations; a seed replays event for event."""
+    _start("rehearse", source, overrides, as_json, dry_run, resume)
+
+
+@app.command()
+def simulate(
+    source: Source = None, overrides: Overrides = None, resume: Resume = None, as_json: Json = False,
+    dry_run: DryRun = False,
+) -> None:  # fmt: skip
+    """Only schedule: lengths, rewards and durations are drawn; for throughput and capacity."""
+    _start("simulate", source, overrides, as_json, dry_run, resume)
+
+
+@app.command()
+def check(run: RunDir, as_json: Json = False) -> None:
+    """Check a run's event log against every invariant of the loop; exit 1 if one is broken."""
+    from stretto.observe.checker import check_run
+
+    result = check_run(run)
+    if as_json:
+        print(json.dumps({"events": result.events, "violations": [str(v) for v in result.violations]}))
+    else:
+        for violation in result.violations[:50]:
+            out.print(str(violation), markup=False)
+        state = "" if result.complete else " (the run did not end)"
+        print(f"{result.events} events, {len(result.violations)} violations{state}")
+    if result.violations:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(run: RunDir) -> None:
+    """Write report.html of a run, finished or not."""
+    from stretto.observe.report import write_report
+
+    print(write_report(run))
+
+
+@app.command()
+def recipes(as_json: Json = False) -> None:
+    """List the recipes that come with Stretto."""
+    rows = []
+    for name in recipe_names():
+        table = read_source(name)
+        rows.append({"name": name, "description": table.get("description", "")})
+    if as_json:
+        print(json.dumps(rows))
+        return
+    table = Table(show_header=True, box=None, padding=(0, 2))
+    table.add_column("recipe")
+    table.add_column("what it does")
+    for row in rows:
+        table.add_row(row["name"], row["description"])
+    out.print(table)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """What works on this machine and what is missing."""
+    from stretto.doctor import examine
+
+    rows = examine()
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        for row in rows:
+            mark = {"ok": "[green]ok[/]     ", "missing": "[yellow]missing[/]", "bad": "[red]bad[/]    "}[row["status"]]
+            out.print(f"{mark} {row['name']}: ", end="")
+            out.print(row["detail"], markup=False, highlight=False)
+    if any(row["status"] == "bad" for row in rows):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()
