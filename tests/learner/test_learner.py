@@ -412,3 +412,20 @@ def test_sharing_prompts_changes_a_float32_step_by_rounding_only(
     results = [each.step(make_columns(size=8)).metrics for each in (one, other)]
     assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-5)
     assert distance(one.weights(), other.weights()) < 1e-6
+
+
+def test_a_final_token_that_equals_the_padding_trains(model_dir: Path, make_columns: Make) -> None:
+    """G1: masks come from lengths and roles, never from token values."""
+    one = learner(model_dir)
+    columns = make_columns()
+    ends = np.cumsum(columns["length"]) - 1
+    columns["tokens"] = columns["tokens"].copy()
+    columns["tokens"][ends] = 0  # the id that rows are padded with
+    batch = TokenBatch.from_columns(columns, 0, torch.float64)
+    assert batch.length is not None
+    with torch.no_grad():
+        logp = one.scorer.scores(batch, values=False).logp
+    rows = torch.arange(batch.rows)
+    assert bool(batch.mask[rows, batch.length - 1].all())
+    assert bool((logp[rows, batch.length - 1] < 0).all())
+    assert int((logp != 0).sum()) == int(columns["mask"].sum())
