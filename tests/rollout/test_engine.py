@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stretto.errors import ConfigError, StrettoError
 from stretto.rollout.engine import TorchEngine
+from stretto.rollout.noise import uniforms
 from stretto.rollout.types import Request, SamplingParams
 from stretto.trajectory import Completion, join
 
@@ -64,6 +65,16 @@ def test_behaviour_records_equal_a_plain_forward_pass() -> None:
     assert got.records["mc_ids"].shape == got.records["mc_logp"].shape == (len(steps), 3)
     np.testing.assert_array_equal(got.records["head_ids"], np.argsort(-logp, -1)[:, :4])
     np.testing.assert_allclose(got.records["mc_logp"], logp[steps[:, None], got.records["mc_ids"]], atol=1e-9)
+
+
+def test_extra_draws_have_noise_of_their_own() -> None:
+    got = solo(request(6, [3, 9], 10, draws=2))
+    prompt = np.array([3, 9], np.int32)
+    logp = reference_logp(MODEL, weights_of(MODEL), np.concatenate([prompt, got.tokens]))
+    cdf = np.exp(logp).cumsum(-1)
+    for i, position in enumerate(range(2, 2 + len(got.tokens))):
+        at = [int(np.searchsorted(cdf[position - 1], uniforms(7, 6, position, s)[0])) for s in (0, 1, 2)]
+        assert at == [got.tokens[i], *got.records["mc_ids"][i]]
 
 
 def test_rows_start_and_end_at_any_step() -> None:
@@ -138,7 +149,7 @@ def test_stop_ids_are_the_requests_own() -> None:
 def test_a_completion_is_cut_at_the_engines_capacity() -> None:
     got = solo(request(4, np.full(MAX_TOKENS - 3, 7), 50, temperature=0.0), eos_ids=())
     assert (len(got.tokens), got.finish) == (3, "length")
-    with pytest.raises(StrettoError, match="request 5 .*no room"):
+    with pytest.raises(StrettoError, match=r"request 5 .*no room"):
         engine(MODEL).add([request(5, np.full(MAX_TOKENS, 7), 1)])
 
 
@@ -199,7 +210,8 @@ def test_an_exported_request_goes_on_in_another_engine(target: str) -> None:
     for item in REQUESTS:
         if item.id not in out:
             state = first.export(item.id)
-            assert state.keys is not None and state.keys.shape[2] == len(item.tokens) + 3
+            assert state.keys is not None
+            assert state.keys.shape[2] == len(item.tokens) + 3
             second.import_(state)
     assert first.advance(1).running == 0
     out |= run(second)

@@ -77,8 +77,10 @@ def test_heads_and_draws_follow_the_same_distribution() -> None:
     draws = (np.arange(3000)[None] + 0.5) / 3000
     rows = RowSampling.of([params], 9, torch.float64)
     out = sample(torch.from_numpy(logits), rows, np.array([0.5]), heads=4, draws=draws)
-    assert out.head_ids is not None and out.head_logp is not None
-    assert out.mc_ids is not None and out.mc_logp is not None
+    assert out.head_ids is not None
+    assert out.head_logp is not None
+    assert out.mc_ids is not None
+    assert out.mc_logp is not None
     assert out.head_ids[0, :3].tolist() == np.argsort(-p)[:3].tolist()
     assert out.head_logp[0, 3] == -np.inf
     np.testing.assert_allclose(np.bincount(out.mc_ids[0], minlength=9) / 3000, p, atol=1e-3)

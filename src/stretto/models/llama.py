@@ -64,6 +64,10 @@ class _Layer:
     q_norm: Tensor | None
     k_norm: Tensor | None
 
+    def clone(self) -> _Layer:
+        parts: list[Any] = [getattr(self, name) for name in self.__slots__]
+        return _Layer(*[None if part is None else part.clone() for part in parts])
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -73,7 +77,11 @@ class _Place:
     shape: tuple[int, ...]
 
     def write(self, value: Any) -> None:
-        self.view.copy_(torch.as_tensor(value).reshape(self.view.shape))
+        value = torch.as_tensor(value).reshape(self.view.shape)
+        if self.view.dim() == 2 and self.view.t().is_contiguous():
+            self.view.t().copy_(value.t())  # torch has a fast transposed copy into contiguous memory only
+        else:
+            self.view.copy_(value)
 
     def read(self) -> Tensor:
         return self.view.reshape(self.shape)
@@ -189,11 +197,7 @@ class LlamaForward:
         """Independent copy of the weights."""
         other = copy.copy(self)
         other.embed, other.head, other.norm = self.embed.clone(), self.head.clone(), self.norm.clone()
-        names = _Layer.__slots__
-        other.layers = [
-            _Layer(**{n: None if (v := getattr(layer, n)) is None else v.clone() for n in names})
-            for layer in self.layers
-        ]
+        other.layers = [layer.clone() for layer in self.layers]
         other._index()
         return other
 
