@@ -65,8 +65,8 @@ class _Layer:
     k_norm: Tensor | None
 
     def clone(self) -> _Layer:
-        parts: list[Any] = [getattr(self, name) for name in self.__slots__]
-        return _Layer(*[None if part is None else part.clone() for part in parts])
+        copies: list[Any] = [None if (p := getattr(self, n)) is None else p.clone() for n in self.__slots__]
+        return _Layer(*copies)
 
 
 @dataclass(frozen=True, slots=True)
