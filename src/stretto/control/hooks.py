@@ -6,13 +6,15 @@ rule per hook, built from ``control.*`` of the config.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from stretto.components import Registry
 from stretto.config.schema import RunConfig
+from stretto.config.sections import Component
 from stretto.control.view import View
+from stretto.errors import ConfigError
 
 
 class Admission(Protocol):
@@ -34,8 +36,8 @@ class VersionAssign(Protocol):
 class Router(Protocol):
     """Which engine serves a group?"""
 
-    def route(self, view: View) -> str | None:
-        """Name of an engine that is up and has a version, or None: none can take work now."""
+    def route(self, view: View, versions: Collection[int]) -> str | None:
+        """Name of an engine that is up and holds one of ``versions`` (those at which a group may start), or None."""
         ...
 
 
@@ -181,8 +183,20 @@ def build_rules(config: RunConfig) -> Rules:
     """The rules that the config names; unknown names, options or combinations raise ``ConfigError``."""
     rules = {}
     for hook, registry in HOOKS.items():
-        spec = getattr(config.control, hook)
+        spec = _batch_rule(config) if hook == "batch" else getattr(config.control, hook)
         rules[hook] = registry.build(spec.name, spec.options, f"control.{hook}")
     built = Rules(**rules)  # type: ignore[arg-type]
     built.publish.check(config)
     return built
+
+
+def _batch_rule(config: RunConfig) -> Component:
+    """``control.batch``, unless ``order`` asks for the order of submission."""
+    chosen = config.control.batch
+    if config.order != "submission" or chosen.name == "submission":
+        return chosen
+    if "batch" in config.control.model_fields_set:
+        raise ConfigError(
+            f"order = 'submission' and control.batch.name = {chosen.name!r} contradict each other: leave one of them out"
+        )
+    return Component(name="submission")

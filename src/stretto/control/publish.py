@@ -27,7 +27,7 @@ class EveryStep:
 @PUBLISH.register("every-k")
 @dataclass(frozen=True)
 class EveryK:
-    """Engines load each k-th version."""
+    """Engines load each k-th version; one that missed it (it was busy) loads the newest as soon as it can."""
 
     k: int = 2
 
@@ -40,7 +40,6 @@ class EveryK:
             )
 
     def engines(self, view: View) -> Sequence[str]:
-        """Engines that are behind, when the version is due (the last one always is)."""
-        if view.version % self.k and view.version != view.max_steps:
-            return ()
-        return [e.name for e in view.engines.values() if e.up and e.version != view.version]
+        """Engines that hold an older stretch of k versions than the newest one (the last version is always due)."""
+        due = view.version // self.k * self.k if view.version != view.max_steps else view.version
+        return [e.name for e in view.engines.values() if e.up and (e.version is None or e.version < due)]

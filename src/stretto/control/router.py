@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from stretto.control.hooks import ROUTER
@@ -11,15 +12,11 @@ from stretto.control.view import View
 @ROUTER.register("least-loaded")
 @dataclass(frozen=True)
 class LeastLoaded:
-    """The engine with the fewest trajectories; among equals the newest version, then the first name."""
+    """The engine with the fewest trajectories; among equals the newest version, then the one that came up first."""
 
-    def route(self, view: View) -> str | None:
-        """Name of the engine, None if none is up with a version."""
-        best = None
-        best_key: tuple[int, int] | None = None
-        for name, engine in view.engines.items():
-            if engine.up and engine.version is not None:
-                key = (engine.trajectories, -engine.version)
-                if best_key is None or key < best_key:
-                    best, best_key = name, key
-        return best
+    def route(self, view: View, versions: Collection[int]) -> str | None:
+        """Name of the engine, None if none is up with one of these versions."""
+        for _, minus_version, _, name in view.by_load:
+            if -minus_version in versions:
+                return name
+        return None

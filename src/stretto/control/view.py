@@ -6,6 +6,7 @@ decision can be replayed from the log, in any mode.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,13 @@ class EngineView:
     version: int | None = None
     trajectories: int = 0
     up: bool = True
+    number: int = 0
+    """Its place in the order of coming up."""
+
+
+def _key(engine: EngineView) -> tuple[int, int, int, str]:
+    assert engine.version is not None
+    return engine.trajectories, -engine.version, engine.number, engine.name
 
 
 class View:
@@ -43,7 +51,8 @@ class View:
 
     ``version``: completed learner steps; a step that starts now starts at it. ``running``, ``ready``: groups by id.
     ``training``: ids of the groups in the step that runs now. ``outstanding``: dispatch version -> number of groups
-    running or ready.
+    running or ready. ``by_load``: (trajectories, -version, number, name) of each engine that is up with a version, in
+    ascending order. ``versions``: version -> how many of these engines hold it.
     """
 
     def __init__(self) -> None:
@@ -60,6 +69,8 @@ class View:
         self.training: dict[int, GroupView] = {}
         self.outstanding: Counter[int] = Counter()
         self.engines: dict[str, EngineView] = {}
+        self.by_load: list[tuple[int, int, int, str]] = []
+        self.versions: Counter[int] = Counter()
         self.ledger: Counter[str] = Counter()
         self._group_of: dict[int, int] = {}
         self._training_ids: list[int] = []
@@ -78,6 +89,11 @@ class View:
             "Loaded": self._loaded,
             "RoleChanged": self._role_changed,
         }
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The events that it takes in."""
+        return frozenset(self._handlers)
 
     def __call__(self, event: Event) -> None:
         """Take in one event."""
@@ -108,6 +124,8 @@ class View:
     def _resumed(self, event: Event) -> None:
         self.max_steps = event["max_steps"]
         self.engines = {}
+        self.by_load = []
+        self.versions = Counter()
         for group in self.running.values():
             group.engine = ""
 
@@ -116,21 +134,58 @@ class View:
         self._release(group)
         group.version, group.engine = event["version"], event["engine"]
         self.outstanding[group.version] += 1
-        self.engines[group.engine].trajectories += len(group.open)
+        self._load(group.engine, len(group.open))
 
     def _worker_up(self, event: Event) -> None:
-        if event["worker"].startswith("engine"):
-            self.engines[event["worker"]] = EngineView(event["worker"])
+        name = event["worker"]
+        if name.startswith("engine"):
+            before = self.engines.get(name)
+            number = len(self.engines) if before is None else before.number
+            if before is not None:
+                self._take_out(before)
+            self.engines[name] = EngineView(name, number=number)
 
     def _worker_down(self, event: Event) -> None:
-        if event["worker"] in self.engines:
-            self.engines[event["worker"]].up = False
+        self._change(event["worker"], up=False)
 
     def _role_changed(self, event: Event) -> None:
-        self.engines[event["worker"]].up = event["active"]
+        self._change(event["worker"], up=event["active"])
 
     def _loaded(self, event: Event) -> None:
-        self.engines[event["worker"]].version = event["version"]
+        self._change(event["worker"], version=event["version"])
+
+    # engines in the order of their load
+
+    def _change(self, name: str, **fields: Any) -> None:
+        engine = self.engines.get(name)
+        if engine is None:  # a worker of another kind
+            return
+        self._take_out(engine)
+        for key, value in fields.items():
+            setattr(engine, key, value)
+        self._put_in(engine)
+
+    def _load(self, name: str, more: int) -> None:
+        engine = self.engines.get(name)
+        if engine is None:
+            return
+        self._take_out(engine)
+        engine.trajectories += more
+        self._put_in(engine)
+
+    def _take_out(self, engine: EngineView) -> None:
+        if engine.up and engine.version is not None:
+            del self.by_load[bisect_left(self.by_load, _key(engine))]
+            self.versions[engine.version] -= 1
+            if not self.versions[engine.version]:
+                del self.versions[engine.version]
+
+    def _put_in(self, engine: EngineView) -> None:
+        if engine.up and engine.version is not None:
+            insort(self.by_load, _key(engine))
+            self.versions[engine.version] += 1
+
+    # groups
 
     def _submitted(self, event: Event) -> None:
         group_id, ids = event["group"], event["traj"]
@@ -142,15 +197,13 @@ class View:
         for trajectory in ids:
             self._group_of[trajectory] = group_id
         self.ledger["submitted"] += len(ids)
-        if event["engine"] in self.engines:
-            self.engines[event["engine"]].trajectories += len(ids)
+        self._load(event["engine"], len(ids))
 
     def _close(self, trajectory: int) -> GroupView | None:
         group = self.running.get(self._group_of[trajectory])
         if group is not None and trajectory in group.open:
             group.open.discard(trajectory)
-            if group.engine in self.engines:
-                self.engines[group.engine].trajectories -= 1
+            self._load(group.engine, -1)
         return group
 
     def _done(self, event: Event) -> None:
