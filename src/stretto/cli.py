@@ -189,12 +189,12 @@ def recipes(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table(show_header=True, box=None, padding=(0, 2))
-    table.add_column("recipe")
-    table.add_column("what it does")
+    shown = Table(show_header=True, box=None, padding=(0, 2))
+    shown.add_column("recipe")
+    shown.add_column("what it does")
     for row in rows:
-        table.add_row(row["name"], row["description"])
-    out.print(table)
+        shown.add_row(row["name"], row["description"])
+    out.print(shown)
 
 
 @app.command()

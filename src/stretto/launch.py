@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from stretto.control.view import View
 from stretto.envs.base import Environment
 from stretto.envs.build import build_environment
 from stretto.envs.scoring import InlineScoring, ScoringPool
-from stretto.errors import CheckpointError, ConfigError
+from stretto.errors import CheckpointError, ConfigError, StrettoError
 from stretto.observe.live import LiveView
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.report import write_report
@@ -39,15 +40,16 @@ from stretto.rollout.types import SamplingParams
 from stretto.runtime.clock import VirtualLoop, run_virtual
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import FORMAT, Event, EventLog, read_events
-from stretto.runtime.manifest import Restored, latest, load_checkpoint
+from stretto.runtime.manifest import Restored, check_logs, latest, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator, Outcome, Parts
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, LearnerHandle, Stepped
+from stretto.runtime.workers.crew import LEARNER, Crew, model_type
 from stretto.runtime.workers.inline import InlineEngine, InlineLearner
 from stretto.runtime.workers.modelled import ModelledEngineHandle
 from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
 from stretto.trajectory import Group
-from stretto.weights.memory import allocate, published_bytes
+from stretto.weights.memory import published_bytes, reserve
 
 Says = Callable[[str], None]
 
@@ -88,6 +90,8 @@ class Job:
     env: Environment
     model_dir: Path | None
     eos_ids: tuple[int, ...]
+    crew: Crew | None = None
+    """Worker processes, if there are any."""
 
     @property
     def virtual(self) -> bool:
@@ -99,22 +103,51 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
     """Run to the end; returns what ``--json`` prints. ``resume``: a run directory or one of its checkpoints."""
     rules = check(config, mode)
     out = Path(config.out_dir)
-    restored = None
-    if resume is not None:
-        restored = load_checkpoint(find_checkpoint(resume))
-    else:
+    try:
+        restored = _prepare(config, out, resume)
+        started = time.perf_counter()
+        live = LiveView(config.logging.console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train")
+        with live, _crew(config, mode, out) as crew:
+            job = Job(config, mode, rules, out, restored, live.progress,
+                      *_environment(config, mode, live.progress), crew)  # fmt: skip
+            outcome = run_virtual(_run(job, live), VirtualLoop()) if job.virtual else asyncio.run(_run(job, live))
+        return _result(job, outcome, time.perf_counter() - started)
+    except OSError as error:
+        raise StrettoError(_write_failed(out, error)) from error
+
+
+def _prepare(config: RunConfig, out: Path, resume: Path | None) -> Restored | None:
+    """Make the run's directory, or verify and load the checkpoint to go on from."""
+    if resume is None:
         _fresh_directory(out)
-        (out / "config.toml").write_text(to_toml(config))
-    console = config.logging.console
-    started = time.perf_counter()
-    with LiveView(console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train") as live:
-        job = Job(config, mode, rules, out, restored, live.progress, *_environment(config, mode, live.progress))
-        if job.virtual:
-            loop = VirtualLoop()
-            outcome = run_virtual(_run(job, live), loop)
-        else:
-            outcome = asyncio.run(_run(job, live))
-    return _result(job, outcome, time.perf_counter() - started)
+        restored = None
+    else:
+        checkpoint = find_checkpoint(resume)
+        restored = load_checkpoint(checkpoint)
+        check_logs(out, restored)
+        set_aside_newer(checkpoint)
+    (out / "config.toml").write_text(to_toml(config))
+    return restored
+
+
+def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContextManager[Crew | None]:
+    """Worker processes start before the environment and the model are there: their imports take seconds."""
+    if mode != "train" or config.workers.kind == "inline":
+        return contextlib.nullcontext()
+    names = [f"engine-{i}" for i in range(config.engine.count)]
+    return Crew(names, out / "logs", config.workers.threads, model_type(config.model))
+
+
+def _write_failed(out: Path, error: OSError) -> str:
+    """What to say when the run's directory can't be written (a full disk, say)."""
+    where = f"{error.filename}" if error.filename else str(out)
+    last = latest(out / "checkpoints")
+    way = (
+        f"The last complete checkpoint is {last}; then go on with: stretto train --resume {out}"
+        if last is not None
+        else "There is no checkpoint yet"
+    )
+    return f"can't read or write {where}: {error.strerror or error}. Make room (or fix what is wrong there). {way}"
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -176,8 +209,10 @@ async def _run(job: Job, live: LiveView) -> Outcome:
         with _signals(loop, orchestrator, job.virtual):
             return await orchestrator.run()
     finally:
-        log.close()
-        metrics.close()
+        try:
+            log.close()
+        finally:
+            metrics.close()
 
 
 def _log_start(job: Job, log: EventLog, max_steps: int) -> None:
@@ -296,13 +331,15 @@ def _workers(
         assert costs is not None
         in_flight = config.control.in_flight
         engines: list[EngineHandle] = [
-            ModelledEngineHandle(n, ModelledEngine(config.cluster, config.engine.slots, in_flight), log, costs, in_flight)
+            ModelledEngineHandle(n, ModelledEngine(config.cluster, config.engine.slots, in_flight), log, costs,
+                                 in_flight)
             for n in names
-        ]
+        ]  # fmt: skip
         return engines, InlineLearner(ModelledLearner(), costs)
-    spec = {
+    assert model_dir is not None
+    spec: dict[str, Any] = {
         "model_dir": str(model_dir), "threads": config.workers.threads, "seed": config.seed, "eos_ids": eos_ids,
-        "engine": config.engine, "config": config, "max_steps": max_steps,
+        "engine": config.engine, "config": config, "max_steps": max_steps, "canary": config.eval.canary,
     }  # fmt: skip
     if job.virtual or config.workers.kind == "inline":
         import torch
@@ -313,26 +350,25 @@ def _workers(
         torch.set_num_threads(config.workers.threads)
         job.says("loading the model")
         inline: list[EngineHandle] = [
-            InlineEngine(n, build_engine(model_dir, config.engine, config.seed, eos_ids), log, costs,
+            InlineEngine(n, build_engine(model_dir, config.engine, config.seed, eos_ids,
+                                         keep_initial=config.eval.canary), log, costs,
                          config.engine.steps_per_advance)
             for n in names
         ]  # fmt: skip
         return inline, InlineLearner(build_learner(model_dir, config, max_steps), costs)
-    assert model_dir is not None
+    assert job.crew is not None
+    crew, d = job.crew, config.deadlines
     slot_bytes = published_bytes(model_dir, 8 if config.learner.dtype == "float64" else 4)
-    memory_fd = allocate(slot_bytes)
     spec["slot_bytes"] = slot_bytes
-    d = config.deadlines
-    shared: dict[str, Any] = {
-        "log_dir": job.out / "logs", "memory_fd": memory_fd, "threads": config.workers.threads,
-        "startup_s": d.startup_s, "shutdown_s": d.shutdown_s,
-    }  # fmt: skip
+    reserve(crew.memory_fd, slot_bytes)
+    shared: dict[str, Any] = {"startup_s": d.startup_s, "shutdown_s": d.shutdown_s}
     restarts = config.workers.max_restarts if config.workers.on_engine_crash == "restart" else 0
     processes: list[EngineHandle] = [
-        ProcessEngine(n, {"role": "engine", **spec}, log, waits, publish_s=d.publish_s, max_restarts=restarts, **shared)
+        ProcessEngine(n, spec, log, waits, hatch=partial(crew.hatch, n), publish_s=d.publish_s, drain_s=d.rollout_s,
+                      max_restarts=restarts, **shared)
         for n in names
-    ]
-    learner = ProcessLearner({"role": "learner", **spec}, log, waits, step_s=d.step_s, **shared)
+    ]  # fmt: skip
+    learner = ProcessLearner(spec, log, waits, hatch=partial(crew.hatch, LEARNER), step_s=d.step_s, **shared)
     return processes, learner
 
 
@@ -355,17 +391,30 @@ def _sampler(job: Job, env: Environment) -> Callable[[int, list[Group], Stepped]
     def write(version: int, groups: list[Group], stepped: Stepped) -> None:
         chosen = [group.trajectories[k % len(group.trajectories)] for k, group in enumerate(groups[:n])]
         decode = env.tokenizer.decode  # type: ignore[attr-defined]
-        samples = []
+        samples, ratios = [], _ratios(groups, stepped)
         for trajectory in chosen:
-            rewards = [t.reward for g in groups if g.id == trajectory.group for t in g.trajectories if t.reward is not None]
+            (group,) = (g for g in groups if g.id == trajectory.group)
+            rewards = [t.reward for t in group.trajectories if t.reward is not None]
             advantage = None if trajectory.reward is None else trajectory.reward - sum(rewards) / len(rewards)
             samples.append(
                 sample_of(trajectory, step=version, version=version, decode=lambda ids: decode(ids, special=True),
-                          advantage=advantage)
+                          advantage=advantage, ratio=ratios.get(trajectory.id))
             )  # fmt: skip
         write_samples(job.out, version, samples)
 
     return write
+
+
+def _ratios(groups: list[Group], stepped: Stepped) -> dict[int, Any]:
+    """Current over behaviour probability of each token, by trajectory; empty if the learner didn't record it."""
+    if stepped.ratio is None:
+        return {}
+    out, at = {}, 0
+    for group in groups:
+        for trajectory in group.trajectories:
+            out[trajectory.id] = stepped.ratio[at : at + len(trajectory.tokens)]
+            at += len(trajectory.tokens)
+    return out
 
 
 def _weights_sha256(model: Path) -> str:

@@ -82,8 +82,8 @@ class Run:
         self.out = out
         self.seen: set[int] = set()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "stretto.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, start_new_session=True,
+            [sys.executable, "-m", "stretto.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, start_new_session=True,
         )  # fmt: skip
 
     @property
@@ -112,7 +112,8 @@ class Run:
                 if found := met():
                     return found
             if self.process.poll() is not None:
-                pytest.fail(f"the run ended early, exit code {self.process.returncode}:\n{self.process.communicate()[0]}")
+                output = self.process.communicate()[0]
+                pytest.fail(f"the run ended early, exit code {self.process.returncode}:\n{output}")
             time.sleep(0.02)
         pytest.fail(f"waited {deadline_s} s in vain; last events: {self.events[-3:]}")
 

@@ -25,4 +25,5 @@ def test_each_in_flight_mode_trains_to_its_end(mode: str, tmp_path: Path, model:
     assert result["staleness"]["max"] <= 2
     assert result["ledger"]["trained"] == result["ledger"]["submitted"] == 24
     ratios = [p["ratio"] for s in read_samples(out, 0) for p in s["pieces"] if p["mask"]]
-    assert ratios and all(math.isclose(r, 1.0, abs_tol=1e-3) for r in ratios), "version 0 sampled and trains"
+    assert ratios
+    assert all(math.isclose(r, 1.0, abs_tol=1e-3) for r in ratios), "version 0 sampled and trains"

@@ -158,6 +158,10 @@ class Eval(Section):
     tasks: int = Field(200, ge=0, description="Held-out tasks; 0 turns evaluation off.")
     temperature: float = Field(0.0, ge=0, description="0: greedy.")
     at_start: bool = Field(True, description="Evaluate version 0.")
+    canary: bool = Field(
+        False, description="Each evaluation also asks every engine how far its weights are from its first ones "
+        "(metric weights/distance_to_initial, the least of the engines); costs a copy of the weights in each engine."
+    )
 
 
 class WarmStart(Section):

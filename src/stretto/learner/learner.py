@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from stretto.errors import CheckpointError, ConfigError, WeightsError
 from stretto.learner.minibatches import minibatch_rows
 from stretto.learner.optimizer import Optimizer, learning_rate
 from stretto.learner.randomness import seeded
+from stretto.learner.ratios import Ratios
 from stretto.learner.scores import Scorer
 from stretto.learner.state import read_state, write_state
 from stretto.learner.stepmetrics import batch_metrics
@@ -40,6 +41,9 @@ class StepResult:
     skipped: bool
     metrics: dict[str, float] = field(default_factory=dict)
     reason: str | None = None
+    ratio: np.ndarray[Any, Any] | None = field(default=None, compare=False)
+    """[B,T] float32, current over behaviour probability at the start of the step; NaN off the policy's tokens and in
+    rows that a later optimizer step trained first. From ``step``: flat [sum(length)], as its columns."""
 
 
 class Learner:
@@ -84,7 +88,11 @@ class Learner:
 
         Raises ``WeightsError`` when a non-finite gradient must stop the run (``on_nonfinite``, ``max_skipped``).
         """
-        return self.step_batch(TokenBatch.from_columns(columns, self.version, self.scorer.dtype))
+        batch = TokenBatch.from_columns(columns, self.version, self.scorer.dtype)
+        result = self.step_batch(batch)
+        if result.ratio is not None and batch.length is not None:
+            result = replace(result, ratio=result.ratio[batch.inside.numpy()])
+        return result
 
     def step_batch(self, batch: TokenBatch) -> StepResult:
         """Train on a batch."""
@@ -102,14 +110,15 @@ class Learner:
         metrics = Metrics()
         norms: list[tuple[float, float]] = []
         losses: list[list[float]] = []
+        first = Ratios(batch)
         critic_alone = self._values and self.version < self.config.critic.warmup_steps
         lr = learning_rate(self.config, self.version, self.max_steps)
         self.scorer.train(True)
         with self._dropout():
-            for rows in inner:
+            for step, rows in enumerate(inner):
                 part = batch if len(rows) == batch.rows else batch.select(rows)
                 a = advantages if part is batch else advantages[rows]
-                loss, more = self._backward(part, a, critic_alone)
+                loss, more = self._backward(part, a, critic_alone, first if step == 0 else None, rows)
                 norm = self._policy.grad_norm()
                 critic_norm = 0.0 if self._critic is None else self._critic.grad_norm()
                 if not math.isfinite(norm + critic_norm):
@@ -131,10 +140,13 @@ class Learner:
             out |= {"loss/critic": mean[4], "critic/grad_norm": mean[1]}
         out |= metrics.report() | batch_metrics(batch, self.objective, len(inner) - 1)
         out["intake/nonfinite_tokens"] = lost
-        return StepResult(self.version, False, {name: float(v) for name, v in out.items()})
+        return StepResult(self.version, False, {name: float(v) for name, v in out.items()}, ratio=first.numpy())
 
-    def _backward(self, part: TokenBatch, advantages: Tensor, critic_alone: bool) -> tuple[list[float], Metrics]:
-        """Gradient of one optimizer step, summed over its micro-batches; (total, policy, critic) and metrics."""
+    def _backward(
+        self, part: TokenBatch, advantages: Tensor, critic_alone: bool, ratios: Ratios | None, batch_rows: Tensor
+    ) -> tuple[list[float], Metrics]:
+        """Gradient of one optimizer step, summed over its micro-batches; (total, policy, critic) and metrics.
+        ``ratios`` notes what the forward pass computes; ``batch_rows``: where the rows of ``part`` are in the batch."""
         self._zero_grad()
         part = part.replace(totals=part.step_totals())
         sums, metrics = torch.zeros(3, dtype=torch.float64), Metrics()
@@ -142,6 +154,8 @@ class Learner:
             whole = len(rows) == part.rows and width == part.mask.shape[1]
             micro = part if whole else part.select(rows, width)
             scores = self.scorer.scores(micro, values=self._values, policy_alone=not critic_alone)
+            if ratios is not None:
+                ratios.note(micro, batch_rows[rows], scores.logp)
             if micro.logp_proximal is None and "proximal" in self.objective.needs:
                 # one optimizer step a batch: the weights are still those that the step started from
                 micro = micro.replace(logp_proximal=scores.logp.detach())

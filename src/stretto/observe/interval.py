@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from stretto.observe.tally import Done, Event, Row, Tally, percentile
+from stretto.observe.tally import TALLIED, Done, Event, Row, Tally, percentile
 
 
 class Spans:
@@ -62,10 +62,17 @@ class Interval:
             "Eval": self._on_eval,
         }
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The events that it needs."""
+        return TALLIED | self._handlers.keys()
+
     def __call__(self, event: Event) -> Row | None:
         """Take one event; returns the row that it completes."""
-        self.tally(event)
-        handler = self._handlers.get(event["e"])
+        name = event["e"]
+        if name in TALLIED:
+            self.tally(event)
+        handler = self._handlers.get(name)
         return handler(event) if handler is not None else None
 
     def replay(self, events: Iterable[Event]) -> list[Row]:
@@ -98,9 +105,12 @@ class Interval:
         self._busy[worker].add(event["start"], event["end"])
 
     def _on_eval(self, event: Event) -> Row:
-        return {"step": self.tally.steps, "t": event["t"], "eval/accuracy": event["accuracy"],
-               "eval/mean": event["reward"], "eval/version": event["version"], "eval/count": event["n"],
-               "time/eval": event["t"] - event["start"]}  # fmt: skip
+        row: Row = {"step": self.tally.steps, "t": event["t"], "eval/accuracy": event["accuracy"],
+                    "eval/mean": event["reward"], "eval/version": event["version"], "eval/count": event["n"],
+                    "time/eval": event["t"] - event["start"]}  # fmt: skip
+        if event.get("distance"):
+            row["weights/distance_to_initial"] = min(event["distance"].values())
+        return row
 
     def _on_step_end(self, event: Event) -> Row:
         t, tally = event["t"], self.tally

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from stretto.envs.base import Environment, Task
 from stretto.rollout.types import SamplingParams
@@ -37,9 +38,9 @@ class Evaluator:
         self._silent = EventLog(None, lambda: 0.0)
         self._round = 0
 
-    async def run(self, engines: Sequence[EngineHandle], now: Callable[[], float]) -> float:
+    async def run(self, engines: Sequence[EngineHandle], now: Callable[[], float], **more: Any) -> float:
         """Accuracy (share of tasks with reward 1) on the engines' version. All engines must hold the same one, and
-        nobody may load weights meanwhile."""
+        nobody may load weights meanwhile. ``more``: further fields of the Eval event."""
         start = now()
         (version,) = {engine.version for engine in engines}
         base = FIRST_ID + self._round * len(self._tasks)
@@ -65,6 +66,7 @@ class Evaluator:
             reward=sum(rewards) / len(results),
             n=len(results),
             start=self._log.run_time(start),
+            **more,
         )
         return accuracy
 

@@ -29,7 +29,7 @@ Released       version: no engine holds it any more
 Busy           worker, start, end, tokens, prefill, rows (mean): the worker computed from start to end
 Waiting        owner, what, since: a wait passed ``deadlines.warn_s``
 Fault          where, what: something failed and was dealt with
-Eval           version, accuracy, reward, n, start
+Eval           version, accuracy, reward, n, start, distance? ({engine: of its weights to its first ones})
 Checkpoint     step, version
 RunEnd         reason, ledger {submitted, trained, rejected, filtered, failed, cancelled, open}
 =============  ===================================================================================================
@@ -80,6 +80,10 @@ class EventLog:
         self._hash = hashlib.sha256()
         self._buffer: list[bytes] = []
         self.listeners: list[Callable[[Event], None]] = []
+        """Each hears every event, or, if it has a set ``names``, those events alone."""
+        self.last: Event = {}
+        self._routes: dict[str, tuple[Callable[[Event], None], ...]] = {}
+        self._routed = 0
         self.count = 0
         self.offset = 0
         self._file = None
@@ -97,10 +101,20 @@ class EventLog:
         event: Event = {"e": name, "t": round(self._now() - self._origin, 6), **fields}
         self._buffer.append(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
         self.count += 1
-        for listener in self.listeners:
+        self.last = event
+        for listener in self._routes.get(name) or self._route(name):
             listener(event)
         if len(self._buffer) >= 4096:
             self.flush()
+
+    def _route(self, name: str) -> tuple[Callable[[Event], None], ...]:
+        """Who hears events of this name; kept until there is a new listener."""
+        if self._routed != len(self.listeners):
+            self._routes.clear()
+            self._routed = len(self.listeners)
+        found = tuple(f for f in self.listeners if (names := getattr(f, "names", None)) is None or name in names)
+        self._routes[name] = found
+        return found
 
     def run_time(self, loop_time: float) -> float:
         """The run's clock at this time of the loop's clock, rounded as it is logged."""

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from stretto.config.schema import RunConfig
 from stretto.errors import CheckpointError, StrettoError
@@ -29,7 +30,7 @@ from stretto.trajectory import Completion, Group, Trajectory
 
 FORMAT = 1
 _FINISH = ("stop", "length", "aborted")
-_NAME = re.compile(r"step-(\d+)$")
+_NAME = re.compile(r"step-(\d+)(?:\.(\d+))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,8 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
             saved_members += [(member.trajectory, c) for c in completions]
         done += finished
         running.append(
-            {"id": group.id, "version": group.version, "replaced": group.replaced, "created": group.created, "done": len(finished),
-             "open": open_members}
+            {"id": group.id, "version": group.version, "replaced": group.replaced, "created": group.created,
+             "done": len(finished), "open": open_members}
         )  # fmt: skip
     manifest = {
         "format": FORMAT,
@@ -144,18 +145,28 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
 
 def _write(directory: Path, temporary: Path, arrays: dict[str, Columns], manifest: dict[str, Any]) -> None:
     for name, columns in arrays.items():
-        save_file({key: np.ascontiguousarray(values) for key, values in columns.items()}, temporary / name)
+        (temporary / name).write_bytes(save({key: np.ascontiguousarray(v) for key, v in columns.items()}))
     files = sorted(p for p in temporary.rglob("*") if p.is_file())
     manifest["files"] = {str(p.relative_to(temporary)): _fingerprint(p) for p in files}
     target = temporary / "manifest.json"
     target.write_text(json.dumps(manifest, indent=1))
     for path in [*files, target, temporary]:
         _sync(path)
-    final = directory / f"step-{manifest['version']:06d}"
-    if final.exists():  # the same step saved again: at the end of a run, or after an interruption
-        shutil.rmtree(final)
+    name = f"step-{manifest['version']:06d}"
+    earlier = sorted((p for p in directory.glob(f"{name}*") if _NAME.search(p.name)), key=_order)
+    # the same step saved again (at the end of a run, after an interruption): a name of its own, so that at any
+    # instant a complete checkpoint is there
+    final = directory / (name if not earlier else f"{name}.{_order(earlier[-1])[1] + 1}")
     temporary.rename(final)
     _sync(directory)
+    for old in earlier:
+        shutil.rmtree(old)
+
+
+def _order(path: Path) -> tuple[int, int]:
+    found = _NAME.search(path.name)
+    assert found is not None
+    return int(found.group(1)), int(found.group(2) or 0)
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -176,7 +187,7 @@ def _sync(path: Path) -> None:
 
 def _complete(directory: Path) -> list[Path]:
     found = [p for p in directory.glob("step-*") if _NAME.search(p.name) and (p / "manifest.json").exists()]
-    return sorted(found, key=lambda p: int(_NAME.search(p.name).group(1)))  # type: ignore[union-attr]
+    return sorted(found, key=_order)
 
 
 def latest(directory: Path) -> Path | None:
@@ -189,7 +200,7 @@ def load_checkpoint(path: Path) -> Restored:
     """Read and verify a checkpoint; ``CheckpointError`` names the file that is missing, cut or changed."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-        if manifest["format"] > FORMAT:
+        if not isinstance(manifest["format"], int) or manifest["format"] > FORMAT:
             raise CheckpointError(
                 f"{path} has format {manifest['format']}; this Stretto reads up to {FORMAT}. Use a newer Stretto"
             )
@@ -198,9 +209,9 @@ def load_checkpoint(path: Path) -> Restored:
                 raise CheckpointError(f"{path / name} is missing. {_other(path)}")
             if _fingerprint(path / name) != expected:
                 raise CheckpointError(f"{path / name} is not what was saved (size or checksum differ). {_other(path)}")
-        ready = unpack(load_file(path / "ready.safetensors"))
-        done = unpack(load_file(path / "done.safetensors"))
-        partial_columns = dict(load_file(path / "partial.safetensors"))
+        ready = unpack(load((path / "ready.safetensors").read_bytes()))
+        done = unpack(load((path / "done.safetensors").read_bytes()))
+        partial_columns = dict(load((path / "partial.safetensors").read_bytes()))
         if "finish" in partial_columns:
             partial_columns["finish"] = np.array([_FINISH[i] for i in partial_columns["finish"]])
         partials = [c for _, c in unpack_completions(partial_columns)]
@@ -213,8 +224,29 @@ def load_checkpoint(path: Path) -> Restored:
             ready=[_group(entry, ready) for entry in manifest["ready"]],
             running=[_saved_group(entry, done, partials) for entry in manifest["running"]],
         )
-    except (KeyError, ValueError, TypeError, OSError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} can't be read: {type(error).__name__}: {error}. {_other(path)}") from error
+
+
+def check_logs(run: Path, restored: Restored) -> None:
+    """Raise ``CheckpointError`` if a log of the run is shorter than it was when the checkpoint was made."""
+    for name, offset in restored.offsets.items():
+        size = (run / name).stat().st_size if (run / name).exists() else 0
+        if size < offset:
+            raise CheckpointError(
+                f"{run / name} has {size} bytes; the checkpoint {restored.learner_dir.parent} was made at {offset}: it "
+                "was cut or replaced. Put it back, or start a new run"
+            )
+
+
+def set_aside_newer(checkpoint: Path) -> None:
+    """Rename the checkpoints after this one: a run that goes on from here leaves their future. Nothing is deleted."""
+    for newer in _complete(checkpoint.parent):
+        if _NAME.search(checkpoint.name) and _order(newer) > _order(checkpoint):
+            k = 0
+            while (aside := newer.with_name(f"{newer.name}.lost-{k}")).exists():
+                k += 1
+            newer.rename(aside)
 
 
 def _other(path: Path) -> str:

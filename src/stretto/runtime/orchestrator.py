@@ -8,7 +8,8 @@ again (may a step start?). The same code runs on the wall clock and on the virtu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from stretto.runtime.manifest import Restored, Snapshot, save_checkpoint
 from stretto.runtime.publish import Publisher
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, LearnerHandle, Stepped
-from stretto.trajectory import Group
+from stretto.trajectory import Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +109,33 @@ class Orchestrator:
 
     async def run(self) -> Outcome:
         """Run to the end; on any failure everything is ended and the first error is raised."""
+        self._loop.set_exception_handler(self._unhandled)
         main = self._loop.create_task(self._main(), name="the loop")
+        reason = "failed"
         try:
             await asyncio.wait({main, self._failure}, return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
                 self._failure.result()
-            return await main
-        except BaseException as error:
-            reason = "interrupted" if isinstance(error, asyncio.CancelledError | KeyboardInterrupt) else "failed"
-            self._abandon(f"the run {reason}")
-            self._end(reason)
+            outcome = await main
+            reason = outcome.reason
+            return outcome
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            reason = "interrupted"
             raise
         finally:
+            self._open_for_work = False
             main.cancel()
             await asyncio.gather(main, return_exceptions=True)
+            with contextlib.suppress(OSError):  # a full disk, say: it must not hide the first error
+                self._abandon(f"the run {reason}" if reason == "failed" else reason)
             await self._close()
+            with contextlib.suppress(OSError):
+                self._end(reason)
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception that no task would ever see (in a callback, in a forgotten task) ends the run, too."""
+        error = context.get("exception")
+        self._fail(error if isinstance(error, Exception) else StrettoError(f"the event loop: {context['message']}"))
 
     async def _main(self) -> Outcome:
         p = self._p
@@ -145,7 +158,6 @@ class Orchestrator:
         if reason == "interrupted":
             self._abandon("interrupted; its state is in the checkpoint")
         await p.learner.save_model(p.out / "model")
-        self._end(reason)
         return Outcome(reason)
 
     async def _start_workers(self) -> None:
@@ -171,7 +183,7 @@ class Orchestrator:
         slot = await self._publisher.free_slot(version)
         staged = await p.learner.stage(slot)
         self._log_published(version, staged, start)
-        self._publisher.offer(version, slot, staged)
+        self._publisher.first(version, slot, staged)
         await self._publisher.settled()
 
     async def _train(self) -> str:
@@ -187,9 +199,9 @@ class Orchestrator:
             version = p.view.version
             if self._c.save_every and version % self._c.save_every == 0 and version < p.max_steps:
                 await self._checkpoint()
-            if p.evaluator is not None and self._c.eval.every and version % self._c.eval.every == 0:
-                if version < p.max_steps:
-                    await self._evaluate()
+            due = bool(self._c.eval.every) and version % self._c.eval.every == 0 and version < p.max_steps
+            if p.evaluator is not None and due:
+                await self._evaluate()
             if self._stop and version < p.max_steps:
                 return "interrupted"
         return "done"
@@ -274,7 +286,8 @@ class Orchestrator:
                 return
             if self._pool.nbytes > self._c.pool_limit_mib << 20 and len(self._pool) >= p.view.batch:
                 return
-            name = p.rules.router.route(p.view)
+            admits = p.rules.admission.decide
+            name = p.rules.router.route(p.view, [v for v in p.view.versions if admits(p.view, v) > 0])
             if name is None:
                 return
             engine = self._engines[name]
@@ -282,7 +295,7 @@ class Orchestrator:
             if pin is None and self._c.control.in_flight == "pin":
                 pin = engine.version
             version = pin if pin is not None else engine.version
-            if version is None or p.rules.admission.decide(p.view, version) <= 0:
+            if version is None or (pin is not None and admits(p.view, version) <= 0):
                 return
             task = p.env.task(self._next_task)
             self._next_task += 1
@@ -336,8 +349,7 @@ class Orchestrator:
     def _reject(self) -> None:
         p = self._p
         for group in self._pool.take(list(p.rules.pool.reject(p.view))):
-            p.log.emit("TrajEnd", traj=[t.id for t in group.trajectories], ending="rejected", reason="control.pool",
-                       tokens=sum(t.policy_tokens for t in group.trajectories), group=group.id, group_over=True)  # fmt: skip
+            self._end_group(group.id, group.trajectories, "rejected", "control.pool")
 
     # checkpoints and evaluation
 
@@ -370,8 +382,14 @@ class Orchestrator:
         p = self._p
         for group in restored.ready:
             self._pool.add(group)
+        excess = self._excess(restored)
+        for group in self._pool.take([g.id for g in restored.ready if g.id in excess]):
+            self._end_group(group.id, group.trajectories, "cancelled", "max_steps was lowered")
         for saved in restored.running:
-            name = p.rules.router.route(p.view)
+            if saved.id in excess:
+                self._end_group(saved.id, saved.done, "cancelled", "max_steps was lowered", list(saved.open))
+                continue
+            name = p.rules.router.route(p.view, p.view.versions)
             assert name is not None, "all engines have a version after the first publish"
             engine = self._engines[name]
             assert engine.version is not None
@@ -385,6 +403,20 @@ class Orchestrator:
                 open_, saved.replaced, saved.created,
             )  # fmt: skip
 
+    def _excess(self, restored: Restored) -> set[int]:
+        """Groups that can't train any more because the resumed run has a lower ``max_steps``: the newest ones."""
+        groups = [(g.version_dispatch, g.id) for g in restored.ready] + [(g.version, g.id) for g in restored.running]
+        trainable = self._c.prompts_per_step * max(0, self._p.max_steps - restored.version)
+        return {group for _, group in sorted(groups)[trainable:]}
+
+    def _end_group(
+        self, group: int, done: list[Trajectory], ending: str, reason: str, open_: Sequence[int] = ()
+    ) -> None:
+        self._p.log.emit(
+            "TrajEnd", traj=[*(t.id for t in done), *open_], ending=ending, reason=reason,
+            tokens=sum(t.policy_tokens for t in done), group=group, group_over=True,
+        )  # fmt: skip
+
     async def _evaluate(self) -> None:
         assert self._p.evaluator is not None
         await self._publisher.settled()
@@ -392,7 +424,10 @@ class Orchestrator:
         try:
             newest = max(e.version for e in self._engines.values() if e.version is not None)
             engines = [e for e in self._engines.values() if e.version == newest]
-            await self._p.evaluator.run(engines, self._loop.time)
+            more = {}
+            if self._c.eval.canary:
+                more["distance"] = {engine.name: await engine.distance() for engine in engines}
+            await self._p.evaluator.run(engines, self._loop.time, **more)
         finally:
             self._publisher.let_go()
         self._p.log.flush()
@@ -414,20 +449,21 @@ class Orchestrator:
     def _abandon(self, reason: str) -> None:
         self._groups.cancel_all(reason)
         for group in self._pool.take([g.id for g in self._pool.groups()]):
-            self._p.log.emit("TrajEnd", traj=[t.id for t in group.trajectories], ending="cancelled", reason=reason,
-                             tokens=sum(t.policy_tokens for t in group.trajectories), group=group.id, group_over=True)  # fmt: skip
+            self._end_group(group.id, group.trajectories, "cancelled", reason)
         training = self._p.view.open_ids
         if training:
             tokens = sum(g.tokens for g in self._p.view.training.values())
             self._p.log.emit("TrajEnd", traj=training, ending="cancelled", reason=reason, tokens=tokens)
 
     def _end(self, reason: str) -> None:
+        """The last line of the log. Everything is closed: nothing can come after it."""
         for engine in self._engines.values():
             engine.flush_busy()
         view = self._p.view
         endings = ("submitted", "trained", "rejected", "filtered", "failed", "cancelled")
         ledger = {name: view.ledger[name] for name in endings}
         self._p.log.emit("RunEnd", reason=reason, ledger={**ledger, "open": view.open})
+        self._p.log.flush()
 
     async def _close(self) -> None:
         parts: list[Any] = [*self._engines.values(), self._p.learner, self._p.scoring]
@@ -435,7 +471,9 @@ class Orchestrator:
 
     def _log_published(self, version: int, staged: Any, start: float) -> None:
         checksum, nbytes = getattr(staged, "checksum", ""), getattr(staged, "nbytes", 0)
-        self._p.log.emit("Published", version=version, checksum=checksum, bytes=nbytes, start=self._p.log.run_time(start))
+        self._p.log.emit(
+            "Published", version=version, checksum=checksum, bytes=nbytes, start=self._p.log.run_time(start)
+        )
 
     def _describe_batch(self) -> str:
         view = self._p.view
@@ -455,8 +493,8 @@ def _staleness(columns: Columns, version: int, lag_bound: int) -> dict[str, int]
     oldest = version - int(versions.min()) if tokens else 0
     if oldest > lag_bound:
         raise InvariantError(
-            f"step {version}: a token has staleness {oldest}, the lag bound is {lag_bound}: the admission or batch rule "
-            "does not keep it"
+            f"step {version}: a token has staleness {oldest}, the lag bound is {lag_bound}: the admission or batch "
+            "rule does not keep it"
         )
     return {
         "total": int(version * tokens - versions.sum()),

@@ -61,6 +61,12 @@ class Publisher:
         self._newest = Offer(version, slot, staged)
         self.kick()
 
+    def first(self, version: int, slot: int, staged: Any) -> None:
+        """The first weights of this run, or of its resumption: every engine loads them, whatever the rule says."""
+        self._newest = Offer(version, slot, staged)
+        for name in self._engines:
+            self._start(name)
+
     def kick(self) -> None:
         """Start the loads that are due."""
         if self._held or self._newest is None:

@@ -19,14 +19,27 @@ def stride(slot_bytes: int) -> int:
     return HEADER_BYTES + -(-slot_bytes // 4096) * 4096
 
 
-def allocate(slot_bytes: int) -> int:
-    """Descriptor of new anonymous memory for two slots. Raises ``WeightsError`` without room."""
-    fd = os.memfd_create("stretto-weights", os.MFD_CLOEXEC)
+def create() -> int:
+    """Descriptor of new anonymous memory of no size yet; children may inherit it before ``reserve``."""
+    return os.memfd_create("stretto-weights", os.MFD_CLOEXEC)
+
+
+def reserve(fd: int, slot_bytes: int) -> None:
+    """Give it room for two slots. Raises ``WeightsError`` without room."""
     try:
         os.posix_fallocate(fd, 0, SLOTS * stride(slot_bytes))  # fail here rather than with SIGBUS at a later write
     except OSError as error:
-        os.close(fd)
         raise WeightsError(f"no shared memory for two versions of {slot_bytes} bytes: {error}") from error
+
+
+def allocate(slot_bytes: int) -> int:
+    """Descriptor of new anonymous memory for two slots. Raises ``WeightsError`` without room."""
+    fd = create()
+    try:
+        reserve(fd, slot_bytes)
+    except WeightsError:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -37,6 +37,8 @@ class Stepped:
     staged: Any
     reason: str | None = None
     stage_s: float = 0.0
+    ratio: Any = None
+    """[tokens of the batch] current over behaviour probability at the start of the step; NaN where it isn't known."""
 
 
 class LearnerHandle(Protocol):
@@ -204,6 +206,10 @@ class EngineHandle:
 
     async def partials(self) -> dict[int, Completion]:
         """What running requests have sampled so far, by request id."""
+        raise NotImplementedError
+
+    async def distance(self) -> float:
+        """Relative L2 distance of its weights to the first ones."""
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -1,11 +1,15 @@
 """The main loop of a worker process: an engine that decodes while it has work, or a learner that answers.
 
-Started as ``python -m stretto.runtime.workers.child SOCKET_FD MEMORY_FD``; the first message says what to be.
+Started as ``python -m stretto.runtime.workers.child PARENT SOCKET_FD MEMORY_FD ROLE MODEL_TYPE``. It imports what the
+role needs before it reads its first message, the spec. A message is (number, content): with a number it is a question,
+and the answer carries the same number.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -21,58 +25,78 @@ _PR_SET_PDEATHSIG = 1
 _REPORT_SPAN_S = 0.25
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when its parent dies (Linux); elsewhere the socket's end does it."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == 1:  # it died before we asked
-            os._exit(1)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(1)
 
 
 def main() -> None:
-    """Be what the first message says until told to close or until the parent is gone."""
-    die_with_parent()
+    """Be what the arguments say until told to close or until the parent is gone."""
+    parent, socket_fd, memory_fd = (int(a) for a in sys.argv[1:4])
+    role, model_type = sys.argv[4:6]
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    wire = ChildWire(int(sys.argv[1]))
-    memory_fd = int(sys.argv[2])
+    wire = ChildWire(socket_fd)
     try:
-        spec = wire.receive()
-        if spec["role"] == "engine":
-            _EngineProcess(wire, memory_fd, spec).run()
-        else:
-            _LearnerProcess(wire, memory_fd, spec).run()
+        wire.send(("phase", "importing torch and transformers"))
+        _import(role, model_type)
+        wire.send(("phase", "waiting for its spec"))
+        number, (_, spec) = wire.receive()
+        worker = (_EngineProcess if role == "engine" else _LearnerProcess)(wire, memory_fd, spec)
+        worker.number = number
+        worker.answer({"pid": os.getpid()})
+        worker.run()
     except (EOFError, ConnectionError):
         return
     except BaseException as error:
-        traceback.print_exc()
-        sys.stderr.flush()
-        said = error if isinstance(error, StrettoError) else None
-        try:
-            wire.send(("error", said))
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):  # a full disk must not hide the error from the parent
+            traceback.print_exc()
+            sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            wire.send(("error", error if isinstance(error, StrettoError) else None))
         sys.exit(1)
+
+
+def _import(role: str, model_type: str) -> None:
+    """The slow imports; the parent does other things meanwhile."""
+    importlib.import_module("stretto.rollout.build" if role == "engine" else "stretto.learner.build")
+    importlib.import_module("transformers").AutoModelForCausalLM  # noqa: B018 (its import is lazy)
+    if model_type:
+        with contextlib.suppress(ImportError):  # not a name of Transformers: loading the model will say so
+            importlib.import_module(f"transformers.models.{model_type}.modeling_{model_type}")
 
 
 class _Process:
     def __init__(self, wire: ChildWire, memory_fd: int, spec: dict[str, Any]) -> None:
         self.wire = wire
-        self.phase("importing torch")
+        self.number: int | None = None
+        """The question that is being answered."""
+        self.phase("attaching the weight memory")
         import torch
 
         torch.set_num_threads(spec["threads"])
-        self.phase("importing transformers")
         from stretto.weights.store import WeightStore
 
         self.store = WeightStore.attach(memory_fd, spec["slot_bytes"])
 
     def phase(self, name: str) -> None:
-        """Name what start-up does, for its deadline."""
+        """Name what this process does, for its deadline and its obituary."""
         self.wire.send(("phase", name))
 
     def answer(self, value: Any) -> None:
-        """Answer the parent's question."""
-        self.wire.send(("answer", value))
+        """Answer the question in hand."""
+        self.wire.send(("answer", (self.number, value)))
+
+    def refuse(self, error: BaseException) -> None:
+        """The question failed, this process did not."""
+        self.wire.send(("refused", (self.number, error)))
+
+    def run(self) -> None:
+        """Work until told to close."""
+        raise NotImplementedError
 
 
 class _EngineProcess(_Process):
@@ -81,12 +105,13 @@ class _EngineProcess(_Process):
         from stretto.rollout.build import build_engine
 
         self.phase(f"loading the model from {spec['model_dir']}")
-        self.engine = build_engine(spec["model_dir"], spec["engine"], spec["seed"], spec["eos_ids"])
+        self.engine = build_engine(
+            spec["model_dir"], spec["engine"], spec["seed"], spec["eos_ids"], keep_initial=spec["canary"]
+        )
         self.steps = spec["engine"].steps_per_advance
-        self.pending_load: tuple[int, Any, str] | None = None
+        self.pending_load: tuple[int | None, int, Any, str] | None = None
         self.spans: list[list[float]] = []
         self.phase("serving requests")
-        self.answer({"pid": os.getpid()})
 
     def run(self) -> None:
         """Decode while there is work; look at the inbox between two advances."""
@@ -94,7 +119,7 @@ class _EngineProcess(_Process):
             while self.wire.poll() or not self.has_work:
                 if not self.wire.poll():
                     self.report([])  # idle from here on
-                message = self.wire.receive()
+                self.number, message = self.wire.receive()
                 if message[0] == "close":
                     return
                 self.handle(message)
@@ -148,7 +173,7 @@ class _EngineProcess(_Process):
         elif kind == "distance":
             self.answer(self.engine.distance_to_initial())
         elif kind == "load":
-            self.pending_load = message[1:]
+            self.pending_load = (self.number, *message[1:])
             if message[3] == "drain" and self.engine.running:
                 self.engine.hold_admission(True)
             else:
@@ -159,13 +184,13 @@ class _EngineProcess(_Process):
     def swap(self) -> None:
         """Verify the staged weights and swap them in; on a bad checksum the old version stays."""
         assert self.pending_load is not None
-        slot, staged, in_flight = self.pending_load
+        self.number, slot, staged, in_flight = self.pending_load
         self.pending_load = None
         start = time.monotonic()
         try:
             weights = self.store.read(slot, staged)
         except StrettoError as error:
-            self.wire.send(("refused", error))
+            self.refuse(error)
             return
         finally:
             self.engine.hold_admission(False)
@@ -182,14 +207,13 @@ class _LearnerProcess(_Process):
         self.phase(f"loading the model from {spec['model_dir']}")
         self.learner = build_learner(spec["model_dir"], spec["config"], spec["max_steps"])
         self.phase("learning")
-        self.answer({"pid": os.getpid()})
 
     def run(self) -> None:
         """Answer until told to close."""
         from stretto.runtime.workers.base import Stepped
 
         while True:
-            message = self.wire.receive()
+            self.number, message = self.wire.receive()
             kind = message[0]
             try:
                 if kind == "close":
@@ -200,7 +224,9 @@ class _LearnerProcess(_Process):
                     staged = None if result.skipped else self.stage(message[2])
                     took_s = time.monotonic() - before
                     self.answer(
-                        Stepped(result.version, result.skipped, result.metrics, staged, result.reason, took_s)
+                        Stepped(
+                            result.version, result.skipped, result.metrics, staged, result.reason, took_s, result.ratio
+                        )
                     )
                 elif kind == "stage":
                     self.answer(self.stage(message[1]))
@@ -216,7 +242,11 @@ class _LearnerProcess(_Process):
                 else:
                     raise AssertionError(kind)
             except OSError as error:  # a full disk, say: the question failed, the learner did not
-                self.wire.send(("refused", error))
+                self.refuse(error)
+            except Exception as error:
+                if type(error).__name__ != "SafetensorError":  # how safetensors says OSError
+                    raise
+                self.refuse(OSError(str(error)))
 
     def stage(self, slot: int) -> Any:
         return self.store.stage(slot, self.learner.version, self.learner.weights())

@@ -74,6 +74,10 @@ class InlineEngine(EngineHandle):
         """What running requests have sampled so far."""
         return self._engine.partials()
 
+    async def distance(self) -> float:
+        """Relative L2 distance of its weights to the first ones."""
+        return float(self._engine.distance_to_initial())  # type: ignore[attr-defined]
+
     async def close(self) -> None:
         """Stop the driver."""
         self.busy.flush()
@@ -140,7 +144,9 @@ class InlineLearner:
         tokens = int(columns["length"].sum())
         await asyncio.sleep(self._costs.step_s(tokens) if self._costs is not None else 0)
         staged = None if result.skipped else await self.stage(slot)
-        return Stepped(result.version, result.skipped, result.metrics, staged, result.reason)
+        return Stepped(
+            result.version, result.skipped, result.metrics, staged, result.reason, ratio=getattr(result, "ratio", None)
+        )
 
     async def stage(self, slot: int) -> tuple[int, dict[str, Any]]:
         """(version, copies of the current weights)."""

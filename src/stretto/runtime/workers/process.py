@@ -13,15 +13,16 @@ from stretto.rollout.types import Report, Request
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Loaded, Stepped
-from stretto.runtime.workers.spawn import ChildProcess
+from stretto.runtime.workers.spawn import ChildProcess, Spawned
 from stretto.trajectory import Completion
 
 
 class ProcessEngine(EngineHandle):
     """An engine in a child process; it decodes on its own while it has work and reports what finished.
 
-    ``max_restarts`` > 0: a dead process is replaced, the weights it held are loaded again by ``reload``, and its
-    requests go on. Otherwise its death fails the run.
+    ``hatch`` starts a process. ``max_restarts`` > 0: a dead process is replaced, the newest weights are loaded again,
+    and its requests go on. Otherwise its death fails the run. ``drain_s``: how long requests may take to finish before
+    a load in mode ``drain``.
     """
 
     def __init__(
@@ -31,22 +32,18 @@ class ProcessEngine(EngineHandle):
         log: EventLog,
         waits: Waits,
         *,
-        log_dir: Path,
-        memory_fd: int,
-        threads: int,
+        hatch: Callable[[], Spawned],
         startup_s: float,
         publish_s: float,
+        drain_s: float,
         shutdown_s: float,
         max_restarts: int,
     ) -> None:
         super().__init__(name, log)
-        self._startup_s, self._publish_s, self._shutdown_s = startup_s, publish_s, shutdown_s
+        self._spec = spec
+        self._startup_s, self._publish_s, self._drain_s, self._shutdown_s = startup_s, publish_s, drain_s, shutdown_s
         self._restarts_left = max_restarts
-        self._log_time = asyncio.get_running_loop().time  # the loop's clock is CLOCK_MONOTONIC, as the child's
-        self._make = lambda: ChildProcess(
-            name, spec, log_dir=log_dir, memory_fd=memory_fd, threads=threads, waits=waits,
-            on_message=self._message, on_death=self._died,
-        )  # fmt: skip
+        self._make = lambda: ChildProcess(name, hatch(), waits, on_message=self._message, on_death=self._died)
         self._child = self._make()
         self._restarting: asyncio.Task[None] | None = None
 
@@ -62,7 +59,7 @@ class ProcessEngine(EngineHandle):
 
     async def start(self) -> None:
         """Start the process."""
-        await self._child.start(self._startup_s)
+        await self._child.start(self._spec, self._startup_s)
         self.log.emit("WorkerUp", worker=self.name)
 
     def add(self, requests: Sequence[Request]) -> None:
@@ -79,9 +76,10 @@ class ProcessEngine(EngineHandle):
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
         """Swap weights between two steps; verified by the child against the checksum."""
+        drain_s = self._drain_s if in_flight == "drain" else 0.0
         version, start = await self._child.ask(
-            ("load", slot, staged, in_flight), f"loading version {staged.version}", self._publish_s, "publish_s",
-            "the weight update",
+            ("load", slot, staged, in_flight), f"loading version {staged.version}", self._publish_s + drain_s,
+            "publish_s", "the weight update",
         )  # fmt: skip
         if version != staged.version:
             raise WorkerError(f"{self.name} was asked for version {staged.version} and loaded {version}")
@@ -89,8 +87,13 @@ class ProcessEngine(EngineHandle):
         return Loaded(version, self.log.run_time(start))
 
     async def partials(self) -> dict[int, Completion]:
-        """What running requests have sampled so far."""
-        columns = await self._child.ask(("partials",), "its partial rollouts", self._publish_s, "publish_s")
+        """What running requests have sampled so far; nothing while the process is being replaced."""
+        try:
+            columns = await self._child.ask(("partials",), "its partial rollouts", self._publish_s, "publish_s")
+        except WorkerError:
+            if self.restarting:
+                return {}
+            raise
         return dict(unpack_completions(columns))
 
     async def distance(self) -> float:
@@ -146,19 +149,17 @@ class ProcessLearner:
         log: EventLog,
         waits: Waits,
         *,
-        log_dir: Path,
-        memory_fd: int,
-        threads: int,
+        hatch: Callable[[], Spawned],
         startup_s: float,
         step_s: float,
         shutdown_s: float,
     ) -> None:
-        self._log, self._startup_s, self._step_s, self._shutdown_s = log, startup_s, step_s, shutdown_s
+        self._log, self._spec = log, spec
+        self._startup_s, self._step_s, self._shutdown_s = startup_s, step_s, shutdown_s
         self._on_death: Callable[[BaseException], None] = lambda error: None
         self._child = ChildProcess(
-            "learner", spec, log_dir=log_dir, memory_fd=memory_fd, threads=threads, waits=waits,
-            on_message=lambda message: None, on_death=self._died,
-        )  # fmt: skip
+            "learner", hatch(), waits, on_message=lambda message: None, on_death=self._died
+        )
 
     @property
     def pid(self) -> int | None:
@@ -175,7 +176,7 @@ class ProcessLearner:
 
     async def start(self) -> None:
         """Start the process."""
-        await self._child.start(self._startup_s)
+        await self._child.start(self._spec, self._startup_s)
         self._log.emit("WorkerUp", worker="learner")
 
     async def step(self, columns: Columns, slot: int) -> Stepped:
