@@ -34,7 +34,7 @@ from stretto.observe.live import LiveView
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.report import write_report
 from stretto.observe.samples import sample_of, write_samples
-from stretto.observe.summary import summarize
+from stretto.observe.summary import summary_of
 from stretto.observe.trackers import make_trackers
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.clock import VirtualLoop, run_virtual
@@ -110,8 +110,8 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
         with live, _crew(config, mode, out) as crew:
             job = Job(config, mode, rules, out, restored, live.progress,
                       *_environment(config, mode, live.progress), crew)  # fmt: skip
-            outcome = run_virtual(_run(job, live), VirtualLoop()) if job.virtual else asyncio.run(_run(job, live))
-        return _result(job, outcome, time.perf_counter() - started)
+            done = run_virtual(_run(job, live), VirtualLoop()) if job.virtual else asyncio.run(_run(job, live))
+        return _result(job, *done, time.perf_counter() - started)
     except OSError as error:
         raise StrettoError(_write_failed(out, error)) from error
 
@@ -172,7 +172,8 @@ def _fresh_directory(out: Path) -> None:
         raise ConfigError(f"out = {str(out)!r} can't be created: {error.strerror}") from error
 
 
-async def _run(job: Job, live: LiveView) -> Outcome:
+async def _run(job: Job, live: LiveView) -> tuple[Outcome, dict[str, Any], str]:
+    """How the run ended, its figures (counted as the events came), the SHA-256 of its event log."""
     config, restored = job.config, job.restored
     loop = asyncio.get_running_loop()
     offsets = restored.offsets if restored is not None else {}
@@ -207,7 +208,8 @@ async def _run(job: Job, live: LiveView) -> Outcome:
             if hasattr(part, "hear_death"):
                 part.hear_death(orchestrator.fail)
         with _signals(loop, orchestrator, job.virtual):
-            return await orchestrator.run()
+            outcome = await orchestrator.run()
+        return outcome, summary_of(metrics.interval, metrics.rows, log.last), log.close()
     finally:
         try:
             log.close()
@@ -426,9 +428,9 @@ def _weights_sha256(model: Path) -> str:
     return digest.hexdigest() if files else ""
 
 
-def _result(job: Job, outcome: Outcome, wall_s: float) -> dict[str, Any]:
-    path = job.out / "events.jsonl"
-    summary = summarize(read_events(path))
+def _result(
+    job: Job, outcome: Outcome, summary: dict[str, Any], events_sha256: str, wall_s: float
+) -> dict[str, Any]:
     if job.config.logging.report:
         write_report(job.out)
     return {
@@ -441,6 +443,6 @@ def _result(job: Job, outcome: Outcome, wall_s: float) -> dict[str, Any]:
         "wall_s": round(wall_s, 3),
         "virtual_s": summary["clock_s"] if job.virtual else None,
         "weights_sha256": _weights_sha256(job.out / "model"),
-        "events_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "events_sha256": events_sha256,
         "reason": outcome.reason,
     }

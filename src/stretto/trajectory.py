@@ -192,7 +192,8 @@ class Transcript:
     def __init__(self, trajectory: int, group: int) -> None:
         self.trajectory = trajectory
         self.group = group
-        self._parts: list[tuple[Ints, Completion | None]] = []
+        self._parts: list[tuple[int, Completion | None]] = []
+        self._ids = np.empty(64, np.int32)  # what is written is never written again, so slices of it may be handed out
         self._length = 0
         self.turns = 0
 
@@ -204,20 +205,27 @@ class Transcript:
         ids = np.asarray(tokens, dtype=np.int32)
         if ids.ndim != 1:
             raise DataError(f"trajectory {self.trajectory}: tokens must be one list of ids, got {ids.shape}")
-        self._parts.append((ids, None))
-        self._length += len(ids)
+        self._append(ids, None)
 
     def sample(self, completion: Completion) -> None:
         """Append what the engine sampled."""
-        self._parts.append((completion.tokens, completion))
-        self._length += len(completion.tokens)
+        self._append(completion.tokens, completion)
         self.turns += 1
+
+    def _append(self, ids: Ints, completion: Completion | None) -> None:
+        n = len(ids)
+        end = self._length + n
+        if end > len(self._ids):
+            grown = np.empty(2 * end, np.int32)
+            grown[: self._length] = self._ids[: self._length]
+            self._ids = grown
+        self._ids[self._length : end] = ids
+        self._parts.append((n, completion))
+        self._length = end
 
     def tokens(self) -> Ints:
         """All token ids so far [T]."""
-        if not self._parts:
-            return np.zeros(0, np.int32)
-        return np.concatenate([ids for ids, _ in self._parts])
+        return self._ids[: self._length]
 
     def finish(
         self,
@@ -228,7 +236,7 @@ class Transcript:
         info: dict[str, Any] | None = None,
     ) -> Trajectory:
         """The finished trajectory."""
-        tokens = self.tokens()
+        tokens = self.tokens().copy()
         n = len(tokens)
         completions = [c for _, c in self._parts if c is not None]
         dtype = completions[0].logp.dtype if completions else np.dtype(np.float32)
@@ -242,8 +250,8 @@ class Transcript:
             for name in names
         }
         at = 0
-        for ids, completion in self._parts:
-            end = at + len(ids)
+        for count, completion in self._parts:
+            end = at + count
             if completion is not None:
                 mask[at:end] = True
                 versions[at:end] = completion.versions

@@ -10,15 +10,15 @@ import math
 from statistics import NormalDist
 
 from stretto.config.sections import Cluster, Law
-from stretto.envs.counter import mix
+from stretto.envs.counter import mix, mix_on
 from stretto.rollout.types import Report
 
 _NORMAL = NormalDist()
 
 
-def uniform(seed: int, trajectory: int, position: int, stream: int) -> float:
+def _uniform(state: int, trajectory: int, position: int) -> float:
     """A number in (0, 1) that depends on its arguments alone."""
-    return ((mix(seed, stream, trajectory, position) >> 11) + 0.5) * 2.0**-53
+    return ((mix_on(state, trajectory, position) >> 11) + 0.5) * 2.0**-53
 
 
 def draw(law: Law, u: float) -> float:
@@ -40,7 +40,8 @@ class Costs:
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
-        self._seed = seed
+        # the constant part of each stream's counters is mixed once
+        self._env, self._length, self._reward, self._fails = (mix(seed, stream) for stream in (101, 102, 103, 104))
 
     def advance_s(self, report: Report) -> float:
         """What one ``advance`` of an engine takes."""
@@ -65,17 +66,17 @@ class Costs:
         law = self.cluster.env
         if law.kind == "constant":
             return law.mean
-        return draw(law, uniform(self._seed, trajectory, turn, stream=101))
+        return draw(law, _uniform(self._env, trajectory, turn))
 
     def length(self, trajectory: int, turn: int) -> int:
         """Response tokens (simulate)."""
-        return max(1, round(draw(self.cluster.lengths, uniform(self._seed, trajectory, turn, stream=102))))
+        return max(1, round(draw(self.cluster.lengths, _uniform(self._length, trajectory, turn))))
 
     def reward(self, trajectory: int) -> float:
         """Reward 0 or 1 (simulate)."""
-        return float(uniform(self._seed, trajectory, 0, stream=103) < self.cluster.reward_probability)
+        return float(_uniform(self._reward, trajectory, 0) < self.cluster.reward_probability)
 
     def fails(self, trajectory: int) -> bool:
         """Does this rollout fail?"""
         p = self.cluster.failure_probability
-        return p > 0 and uniform(self._seed, trajectory, 0, stream=104) < p
+        return p > 0 and _uniform(self._fails, trajectory, 0) < p

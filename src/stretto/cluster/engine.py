@@ -16,13 +16,26 @@ import numpy as np
 from stretto.config.sections import Cluster
 from stretto.errors import ConfigError
 from stretto.rollout.types import Request
-from stretto.trajectory import Completion
+from stretto.trajectory import Completion, Ints
 
 _LONGEST = 1 << 20
 _ZEROS = np.zeros(_LONGEST, np.float32)
 _TOKENS = np.zeros(_LONGEST, np.int32)
 for _array in (_ZEROS, _TOKENS):
     _array.flags.writeable = False
+_CONSTANTS: dict[int, Ints] = {}
+
+
+def _constant(version: int, n: int) -> Ints:
+    """``n`` times ``version``; a read-only slice of an array that is kept."""
+    found = _CONSTANTS.get(version)
+    if found is None or len(found) < n:
+        while len(_CONSTANTS) >= 64:
+            del _CONSTANTS[next(iter(_CONSTANTS))]
+        found = np.full(1 << max(12, n.bit_length()), version, np.int32)
+        found.flags.writeable = False
+        _CONSTANTS[version] = found
+    return found[:n]
 
 
 @dataclass(slots=True)
@@ -140,9 +153,10 @@ class ModelledEngine:
 
     def _completion(self, row: _Row, n: int, finish: str) -> Completion:
         first = row.loads - 1
-        versions = np.empty(n, np.int32)
-        versions[:] = self._loads[first][1]
-        if self._in_flight != "pin":
+        if row.loads == len(self._loads) or self._in_flight == "pin":
+            versions = _constant(self._loads[first][1], n)
+        else:
+            versions = np.full(n, self._loads[first][1], np.int32)
             for v, version in self._loads[first + 1 :]:
                 versions[max(0, math.ceil(v - row.start - 1e-9)) :] = version
         return Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], versions, finish)

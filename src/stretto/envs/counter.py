@@ -13,7 +13,11 @@ _MASK = (1 << 64) - 1
 
 def mix(*counters: int) -> int:
     """64 well-mixed bits of these integers (SplitMix64's finalizer, chained; Steele et al., OOPSLA 2014)."""
-    state = 0x9E3779B97F4A7C15
+    return mix_on(0x9E3779B97F4A7C15, *counters)
+
+
+def mix_on(state: int, *counters: int) -> int:
+    """Go on mixing: ``mix_on(mix(a, b), c) == mix(a, b, c)``."""
     for counter in counters:
         z = (state ^ (counter & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK

@@ -73,6 +73,11 @@ class LiveView:
         elif self.mode == "plain" and self._row and self._said != self._row["step"]:
             self._say()
 
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The events that it needs: none when it is off, else all (any of them may be when it is time to draw)."""
+        return frozenset() if self.mode == "off" else None
+
     def progress(self, message: str) -> None:
         """A line about a start-up phase (loading, warm start); shown at once."""
         self._phase = message

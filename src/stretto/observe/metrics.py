@@ -31,7 +31,9 @@ class MetricsWriter:
     ) -> None:
         path = Path(run_dir) / "metrics.jsonl"
         self.interval = Interval()
-        self.interval.replay(history)
+        self.rows: list[Row] = self.interval.replay(history)
+        """all rows of the run"""
+        self.names = self.interval.names
         self.on_row: list[Callable[[Row], None]] = []
         self.offset = 0
         """bytes written so far; a checkpoint stores it"""
@@ -45,6 +47,7 @@ class MetricsWriter:
         row = self.interval(event)
         if row is None:
             return
+        self.rows.append(row)
         line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
         self._file.write(line)
         self._file.flush()

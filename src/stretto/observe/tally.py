@@ -9,6 +9,11 @@ from typing import Any
 
 Event = dict[str, Any]
 Row = dict[str, Any]
+TALLIED = frozenset(
+    ("TrajDone", "Submitted", "TrajEnd", "GroupReady", "StepStart", "StepEnd", "Published", "Loaded", "WorkerDown",
+     "Resumed", "RunStart")
+)  # fmt: skip
+"""The events that a ``Tally`` counts."""
 ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 
 

@@ -30,6 +30,11 @@ def _override(sampling: SamplingParams, overrides: tuple[tuple[str, Any], ...]) 
     return replace(sampling, **dict(overrides))
 
 
+def _ring(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
+
+
 class Scoring(Protocol):
     """Where blocking or untrusted code runs."""
 
@@ -40,7 +45,7 @@ class RolloutClient:
     """The ``Client`` of the environment protocol for one trajectory."""
 
     __slots__ = (
-        "_log", "_requests", "_scoring", "_start", "_transcript", "completions", "current", "draws", "engine",
+        "_log", "_loop", "_requests", "_scoring", "_start", "_transcript", "completions", "current", "draws", "engine",
         "group", "pin", "replay", "sampling", "seed", "top_logp", "trajectory",
     )  # fmt: skip
 
@@ -66,6 +71,7 @@ class RolloutClient:
         self.current: tuple[int, Completion | None] | None = None
         """(request id, what earlier requests of this turn sampled) of the turn that runs now."""
         self._scoring, self._log = scoring, log
+        self._loop = asyncio.get_running_loop()
         self._transcript: Transcript | None = None
         self._requests = 0
         self._start = 0.0
@@ -83,7 +89,7 @@ class RolloutClient:
             raise InvariantError(f"trajectory {self.trajectory}: this transcript is not its own")
         if self.completions:
             self._turn_done()
-        self._start = asyncio.get_running_loop().time()
+        self._start = self._loop.time()
         sampling = _override(self.sampling, tuple(overrides.items())) if overrides else self.sampling
         partial: Completion | None = None
         if self.replay:
@@ -94,28 +100,24 @@ class RolloutClient:
         if not len(prompt):
             raise DataError(f"trajectory {self.trajectory}: the prompt is empty; a policy needs at least one token")
         while True:
-            completion = await self._request(prompt, sampling, partial)
+            request = self._request(prompt, sampling, partial)
+            self.current = (request.id, partial)
+            try:
+                completion = await self.engine.submit(request)
+            except asyncio.CancelledError:
+                self.engine.give_up(request.id)
+                raise
             partial = join(partial, completion) if partial is not None else completion
             if completion.finish != "aborted":
                 return self._accept(transcript, partial)
 
-    async def _request(self, prompt: Any, sampling: SamplingParams, partial: Completion | None) -> Completion:
-        tokens, left = prompt, sampling.max_new_tokens
+    def _request(self, prompt: Any, sampling: SamplingParams, partial: Completion | None) -> Request:
         if partial is not None and len(partial.tokens):
-            tokens = np.concatenate([prompt, partial.tokens])
-            left -= len(partial.tokens)
-            sampling = replace(sampling, max_new_tokens=left)
-        request = self.trajectory * TURNS + self._requests
+            prompt = np.concatenate([prompt, partial.tokens])
+            sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial.tokens))
+        id = self.trajectory * TURNS + self._requests
         self._requests += 1
-        self.current = (request, partial)
-        future = self.engine.submit(
-            Request(request, self.trajectory, self.group, tokens, sampling, self.pin, self.top_logp, self.draws)
-        )
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self.engine.give_up(request)
-            raise
+        return Request(id, self.trajectory, self.group, prompt, sampling, self.pin, self.top_logp, self.draws)
 
     def _accept(self, transcript: Transcript, completion: Completion) -> Completion:
         self.current = None
@@ -135,7 +137,7 @@ class RolloutClient:
 
     async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
         """Run a function where it can be killed; logged as environment time."""
-        start = asyncio.get_running_loop().time()
+        start = self._loop.time()
         try:
             return await self._scoring.call(function, *args, deadline_s=deadline_s)
         finally:
@@ -143,8 +145,16 @@ class RolloutClient:
 
     async def sleep(self, seconds: float, what: str) -> None:
         """Wait on the run's clock; logged as environment time."""
-        start = asyncio.get_running_loop().time()
-        await asyncio.sleep(seconds)
+        start = self._loop.time()
+        if seconds <= 0:
+            await asyncio.sleep(0)
+        else:
+            over: asyncio.Future[None] = self._loop.create_future()
+            timer = self._loop.call_later(seconds, _ring, over)
+            try:
+                await over
+            finally:
+                timer.cancel()
         self._env_done(start, what)
 
     def _env_done(self, start: float, what: str) -> None:

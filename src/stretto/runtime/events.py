@@ -47,6 +47,7 @@ import numpy as np
 import orjson
 
 FORMAT = 1
+_LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 Event = dict[str, Any]
 
 
@@ -99,22 +100,23 @@ class EventLog:
     def emit(self, name: str, **fields: Any) -> None:
         """Log one event now."""
         event: Event = {"e": name, "t": round(self._now() - self._origin, 6), **fields}
-        self._buffer.append(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+        self._buffer.append(orjson.dumps(event, None, _LINE))
         self.count += 1
         self.last = event
-        for listener in self._routes.get(name) or self._route(name):
+        if self._routed != len(self.listeners):
+            self._routes.clear()
+            self._routed = len(self.listeners)
+        hear = self._routes.get(name)
+        if hear is None:
+            hear = self._routes[name] = self._route(name)
+        for listener in hear:
             listener(event)
         if len(self._buffer) >= 4096:
             self.flush()
 
     def _route(self, name: str) -> tuple[Callable[[Event], None], ...]:
-        """Who hears events of this name; kept until there is a new listener."""
-        if self._routed != len(self.listeners):
-            self._routes.clear()
-            self._routed = len(self.listeners)
-        found = tuple(f for f in self.listeners if (names := getattr(f, "names", None)) is None or name in names)
-        self._routes[name] = found
-        return found
+        """Who hears events of this name."""
+        return tuple(f for f in self.listeners if (names := getattr(f, "names", None)) is None or name in names)
 
     def run_time(self, loop_time: float) -> float:
         """The run's clock at this time of the loop's clock, rounded as it is logged."""

@@ -50,11 +50,12 @@ class Publisher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = False
         self._alive: set[int] = set()
+        self._settling = False
 
     @property
     def busy(self) -> bool:
         """Is an engine loading?"""
-        return bool(self._loading)
+        return bool(self._loading) or self._settling
 
     def offer(self, version: int, slot: int, staged: Any) -> None:
         """New weights are staged."""
@@ -120,14 +121,20 @@ class Publisher:
             return
         self._loading.pop(name, None)
         self._log.emit("Loaded", worker=name, version=loaded.version, mode=self._in_flight, start=loaded.start)
-        self._release_old(loaded.version)
+        self._alive.add(loaded.version)
+        if not self._settling:  # once for all engines that load in one turn of the event loop
+            self._settling = True
+            asyncio.get_running_loop().call_soon(self._after_loads)
+
+    def _after_loads(self) -> None:
+        self._settling = False
+        self._release_old()
         self._changed()
         self.kick()
 
-    def _release_old(self, loaded: int) -> None:
+    def _release_old(self) -> None:
         """Log the versions that no engine and no pinned group refers to any more."""
-        self._alive.add(loaded)
-        used = {e.version for e in self._view.engines.values() if e.up} | self._pinned()
+        used = set(self._view.versions) | self._pinned()
         used |= {offer.version for offer in self._loading.values()}
         for version in sorted(self._alive - used):
             self._alive.discard(version)
