@@ -24,6 +24,7 @@ from stretto.cluster.env import DelayedEnvironment, ModelledEnvironment
 from stretto.cluster.learner import ModelledLearner
 from stretto.config.load import to_toml
 from stretto.config.schema import RunConfig
+from stretto.config.sections import Component
 from stretto.control.hooks import Rules, build_rules
 from stretto.control.view import View
 from stretto.envs.base import Environment
@@ -126,6 +127,8 @@ def _prepare(config: RunConfig, out: Path, resume: Path | None) -> Restored | No
         restored = load_checkpoint(checkpoint)
         check_logs(out, restored)
         set_aside_newer(checkpoint)
+    if config.order == "submission":  # what is saved says it once more, so that it can be read back
+        config.control.batch = Component(name="submission")
     (out / "config.toml").write_text(to_toml(config))
     return restored
 

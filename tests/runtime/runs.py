@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stretto.config.load import apply_overrides, validate
+from stretto.config.schema import RunConfig
+from stretto.launch import launch
 from stretto.observe.checker import check_run
-from stretto.runtime.events import Event, read_events
+from stretto.runtime.events import Event, EventLog, read_events
 
 SMALL = (
     "prompts_per_step=2", "group_size=2", "lag_bound=2", "sampling.max_new_tokens=6", "engine.slots=16",
@@ -189,3 +193,73 @@ def trained_groups(events: list[Event]) -> list[int]:
 def last_json(output: str) -> dict[str, Any]:
     """The object that ``--json`` prints last."""
     return json.loads(output.strip().splitlines()[-1])
+
+
+# --- runs inside this process, or in a fork of it: no imports to wait for ---
+
+
+class Killed(BaseException):
+    """Stands for a process that is gone: nobody may catch it."""
+
+
+def configure(out: Path, model: Path, *settings: str) -> RunConfig:
+    """Configuration of a small run with inline workers."""
+    base = {"name": "test", "model": str(model), "out": str(out), "env": {"name": "arithmetic"}}
+    return validate(apply_overrides(base, [*SMALL, "workers.kind=inline", "logging.console=off", *settings]))
+
+
+def start(out: Path, model: Path, *settings: str, mode: str = "train") -> dict[str, Any]:
+    """Run in this process."""
+    return launch(configure(out, model, *settings), mode)
+
+
+def go_on(out: Path, *settings: str, mode: str = "train", checkpoint: Path | None = None) -> dict[str, Any]:
+    """Resume in this process, as the command line does."""
+    from stretto.cli import _configure
+
+    return launch(_configure(None, list(settings), checkpoint or out), mode, resume=checkpoint or out)
+
+
+def forked(action: Callable[[], Any], *, die_at_event: int | None = None) -> int:
+    """Run ``action`` in a fork and return its pid; it dies without a word (as by kill -9) at that event."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        if die_at_event is not None:
+            _die_at(die_at_event)
+        result = action()
+        code = 130 if result["reason"] == "interrupted" else 0
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def exit_code(pid: int, deadline_s: float = 60.0) -> int:
+    """Of a fork, waited for."""
+    until = time.monotonic() + deadline_s
+    while time.monotonic() < until:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    pytest.fail(f"still running after {deadline_s} s")
+
+
+def _die_at(count: int) -> None:
+    emit, left = EventLog.emit, [count]
+
+    def counted(self: EventLog, name: str, **fields: Any) -> None:
+        emit(self, name, **fields)
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    EventLog.emit = counted  # type: ignore[method-assign]

@@ -80,6 +80,7 @@ class Orchestrator:
         self._open_for_work = False
         self._stop = False
         self._failed_in_a_row = 0
+        self._published = 0
         self._engines = {engine.name: engine for engine in parts.engines}
         deadlines = self._c.deadlines
         self._groups = Groups(
@@ -89,7 +90,7 @@ class Orchestrator:
             ),
             rule=parts.rules.filter,
             log=parts.log,
-            version=lambda: parts.view.version,
+            version=lambda: self._published,
             make_client=self._client,
             ready=self._group_ready,
             failed=self._group_failed,
@@ -470,6 +471,7 @@ class Orchestrator:
         await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
 
     def _log_published(self, version: int, staged: Any, start: float) -> None:
+        self._published = version
         checksum, nbytes = getattr(staged, "checksum", ""), getattr(staged, "nbytes", 0)
         self._p.log.emit(
             "Published", version=version, checksum=checksum, bytes=nbytes, start=self._p.log.run_time(start)
