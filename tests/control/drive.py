@@ -62,7 +62,7 @@ def end_step(view: View, skipped: bool = False) -> None:
 
 @dataclass
 class Drive:
-    """One random run. ``newest`` in [0, 1]: how strongly the newest group completes first (0: the oldest does).
+    """One random run. ``prompt``: engines hold every version at once. ``newest`` in [0, 1]: how strongly the newest group completes first (0: the oldest does).
     ``lag`` is the probability that an engine's load is put off; ``lost`` that a completed group trains nothing."""
 
     seed: int
@@ -77,6 +77,7 @@ class Drive:
     lag: float = 0.0
     lost: float = 0.0
     every_k: int = 1
+    prompt: bool = False
     max_lag: int = 0
     stuck: bool = False
 
@@ -89,6 +90,9 @@ class Drive:
         )  # fmt: skip
         next_group = 0
         while view.version < self.max_steps:
+            if self.prompt:
+                for name in EveryK(1).engines(view):
+                    view({"e": "Loaded", "worker": name, "version": view.version})
             open_ = [v for v in view.versions if self.admission.decide(view, v) > 0]
             name = LeastLoaded().route(view, open_)
             if name is not None:

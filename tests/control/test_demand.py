@@ -12,7 +12,8 @@ from stretto.control.admission import DemandAdmission
 from stretto.control.batch import DemandBatch
 from stretto.control.demand import deadline, may_start, room
 from stretto.control.view import View
-from tests.control.drive import Drive, complete, end_step, lose, start_step, submit, view_of
+
+from .drive import Drive, complete, end_step, lose, start_step, submit, view_of
 
 RUNS = 1000
 NEWEST = (0.0, 0.3, 0.7, 1.0)
@@ -111,7 +112,8 @@ def test_the_weak_rule_is_safe_for_two_versions_and_breaks_beyond(k: int, breaks
     breaches = 0
     for seed in range(200):
         cap = CapAdmission(k)
-        drive = Drive(seed, k - 1, 1 + seed % 4, 3 * k + 2, batch_rule=WeakBatch(), admission=cap, newest=1.0).run()
+        drive = Drive(seed, k - 1, 1 + seed % 4, 3 * k + 2, batch_rule=WeakBatch(), admission=cap, newest=1.0,
+                      prompt=True).run()  # fmt: skip
         breaches += drive.max_lag > k - 1
     assert (breaches > 0) is breaks
 

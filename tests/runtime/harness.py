@@ -1,0 +1,272 @@
+"""Runs on the virtual clock for tests: through ``launch``, or wired by hand around a chaotic environment and engines
+that die."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stretto.cluster.costs import Costs
+from stretto.cluster.engine import ModelledEngine
+from stretto.cluster.env import ModelledEnvironment
+from stretto.cluster.learner import ModelledLearner
+from stretto.config.load import apply_overrides, validate
+from stretto.config.schema import RunConfig
+from stretto.control.hooks import Rules, build_rules
+from stretto.control.view import View
+from stretto.envs.base import Client, Task
+from stretto.envs.scoring import InlineScoring
+from stretto.errors import WorkerError
+from stretto.launch import launch
+from stretto.observe.checker import check_events
+from stretto.rollout.types import SamplingParams
+from stretto.runtime.clock import VirtualLoop, run_virtual
+from stretto.runtime.events import FORMAT, Event, EventLog, read_events
+from stretto.runtime.orchestrator import Orchestrator, Outcome, Parts
+from stretto.runtime.waits import Waits
+from stretto.runtime.workers.base import Loaded
+from stretto.runtime.workers.inline import InlineLearner
+from stretto.runtime.workers.modelled import ModelledEngineHandle
+from stretto.trajectory import Trajectory
+
+QUIET = {"logging": {"report": False, "console": "off"}, "eval": {"tasks": 0}}
+
+
+def configure(*settings: str, **sections: Any) -> RunConfig:
+    """A quiet configuration with these overrides."""
+    return validate(apply_overrides({**QUIET, **sections}, settings))
+
+
+def simulate(out: Path, *settings: str) -> tuple[dict[str, Any], list[Event]]:
+    """``stretto simulate`` in this process: the result and the events."""
+    result = launch(configure(f"out={out}", *settings), "simulate")
+    return result, read_events(out / "events.jsonl")
+
+
+def rehearse(out: Path, model: Path, *settings: str) -> tuple[dict[str, Any], list[Event]]:
+    """``stretto rehearse`` of a tiny model on one-digit arithmetic."""
+    result = launch(configure(f"out={out}", *tiny(model), *settings), "rehearse")
+    return result, read_events(out / "events.jsonl")
+
+
+def tiny(model: Path) -> tuple[str, ...]:
+    """Settings of a run of the random model that takes a fraction of a second."""
+    return (
+        f"model={model}", "env.digits=1", "prompts_per_step=2", "group_size=2", "sampling.max_new_tokens=4",
+        "engine.max_tokens=16", "engine.slots=8", "engine.dtype=float64", "learner.dtype=float64",
+        "learner.warmup_steps=0", "learner.lr=0.001", "logging.rollouts_per_step=0", "engine.steps_per_advance=1",
+    )  # fmt: skip
+
+
+def assert_clean(events: Sequence[Event]) -> None:
+    """No invariant is broken."""
+    violations = check_events(events)
+    assert not violations, "\n".join(map(str, violations[:5]))
+
+
+def of(events: Sequence[Event], name: str) -> list[Event]:
+    """The events of this name."""
+    return [e for e in events if e["e"] == name]
+
+
+def ledger(events: Sequence[Event]) -> dict[str, int]:
+    """The ledger of the last line."""
+    assert events[-1]["e"] == "RunEnd"
+    return dict(events[-1]["ledger"])
+
+
+def trained(events: Sequence[Event]) -> list[int]:
+    """Trajectories that trained."""
+    out: list[int] = []
+    for start, end in zip(of(events, "StepStart"), of(events, "StepEnd"), strict=False):
+        if not end["skipped"]:
+            out += start["traj"]
+    return out
+
+
+def worst(events: Sequence[Event]) -> int:
+    """The largest staleness of a trained token."""
+    return max((e["staleness"]["max"] for e in of(events, "StepStart")), default=0)
+
+
+# --- wired by hand ---------------------------------------------------------------------------------------------
+
+
+class MortalEngine(ModelledEngineHandle):
+    """A modelled engine that dies when told to and comes up again, as a restarted process does."""
+
+    def __init__(self, name: str, make: Callable[[], ModelledEngine], log: EventLog, costs: Costs, mode: str) -> None:
+        super().__init__(name, make(), log, costs, mode)
+        self._make = make
+        self._down = False
+        self._died = False
+        self._death: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def restarting(self) -> bool:
+        return self._down or (self._died and self.version is None)
+
+    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+        work = self._loop.create_task(super().load(staged, slot, in_flight))
+        death = self._death
+        await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done() and not work.cancelled():
+            return work.result()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        raise WorkerError(f"{self.name} died")
+
+    def kill(self, back_after_s: float) -> None:
+        """Die now; a new one is up after so long."""
+        if self._down or self.version is None:
+            return
+        self.log.emit("WorkerDown", worker=self.name, reason="killed by the test")
+        self._down = self._died = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._at, self._draining, self._engine = -1.0, None, self._make()
+        death, self._death = self._death, self._loop.create_future()
+        death.set_result(None)
+        self.interrupted()
+        self._loop.call_later(back_after_s, self._up)
+
+    def _up(self) -> None:
+        self._down = False
+        self.log.emit("WorkerUp", worker=self.name)
+        if self.on_restart is not None:
+            self.on_restart(self)
+
+
+@dataclass
+class Chaos:
+    """What an environment does to the loop. ``order``: 1 lets the newest group complete first, 0 the oldest."""
+
+    seed: int
+    order: float = 0.5
+    turns: int = 1
+    spread: float = 1.0
+    fail: float = 0.0
+    hang: float = 0.0
+    absent: float = 0.0
+    group_size: int = 2
+
+
+class ChaoticEnvironment(ModelledEnvironment):
+    """Drawn turns with delays that favour the newest or the oldest group; some rollouts fail, hang, or score nothing."""
+
+    def __init__(self, costs: Costs, chaos: Chaos) -> None:
+        super().__init__(costs)
+        self._chaos = chaos
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        c = self._chaos
+        transcript = client.transcript()
+        rng = random.Random(f"{c.seed}/{transcript.trajectory}")
+        transcript.observe(task.prompt)
+        for _ in range(rng.randint(1, c.turns)):
+            await client.generate(transcript, max_new_tokens=rng.randint(1, 12))
+            base = 30.0 * c.spread / (1 + task.index) if rng.random() < c.order else 0.01 * task.index
+            await client.sleep(base * rng.random() ** 2, "chaos")
+        luck = rng.random()
+        if luck < c.hang:
+            await asyncio.get_running_loop().create_future()
+        if luck < c.hang + c.fail:
+            raise RuntimeError("chaos")
+        if luck < c.hang + c.fail + c.absent:
+            return transcript.finish(rng.choice([None, float("nan")]))
+        return transcript.finish(float(rng.random() < 0.5))
+
+
+@dataclass
+class Wired:
+    """A run wired by hand, its events in ``events``. ``kills``: (time, engine, seconds until it is back)."""
+
+    config: RunConfig
+    out: Path
+    chaos: Chaos | None = None
+    kills: Sequence[tuple[float, int, float]] = ()
+    env: Any = None
+    rules: Rules | None = None
+    tasks_in_all: int | None = None
+    slow_engine: float = 1.0
+    events: list[Event] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+    def run(self) -> list[Event]:
+        """Run to the end; raises what the run raises."""
+        loop = VirtualLoop()
+        self.outcome = run_virtual(self._main(loop), loop)
+        return self.events
+
+    async def _main(self, loop: VirtualLoop) -> Outcome:
+        c = self.config
+        log = EventLog(None, loop.time)
+        view = View()
+        log.listeners += [view, self.events.append]
+        waits = Waits(log, c.deadlines.warn_s)
+        loop.set_describe(waits.describe)
+        costs = Costs(c.cluster, c.seed)
+        mode = c.control.in_flight
+        engines = []
+        for i in range(c.engine.count):
+            cluster = c.cluster.model_copy()
+            if i == 0:
+                cluster.decode_base_s *= self.slow_engine
+            engines.append(
+                MortalEngine(
+                    f"engine-{i}", lambda cluster=cluster: ModelledEngine(cluster, c.engine.slots, mode), log, costs, mode
+                )
+            )
+        env = self.env or (ChaoticEnvironment(costs, self.chaos) if self.chaos else ModelledEnvironment(costs))
+        parts = Parts(
+            config=c, rules=self.rules or build_rules(c), env=env, engines=list(engines),
+            learner=InlineLearner(ModelledLearner(), costs), scoring=InlineScoring(), sampling=SamplingParams(),
+            log=log, view=view, waits=waits, out=self.out, max_steps=c.max_steps, tasks_in_all=self.tasks_in_all,
+        )  # fmt: skip
+        log.emit(
+            "RunStart", format=FORMAT, mode="simulate", seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
+            prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=c.max_steps,
+            engines=c.engine.count, slots=c.engine.slots, in_flight=mode, version=0, step=0,
+        )  # fmt: skip
+        for at, engine, back in self.kills:
+            loop.call_later(at, engines[engine].kill, back)
+        return await Orchestrator(parts).run()
+
+
+def fuzz_case(seed: int, out: Path) -> Wired:
+    """A schedule drawn from a seed: completion order, deaths, faults, in-flight mode, engines, rules."""
+    rng = random.Random(seed)
+    lag = rng.choice([0, 1, 2, 3, 5])
+    mode = ("keep", "reprefill", "drain", "abort", "pin")[seed % 5]
+    engines = rng.randint(1, 4)
+    size = rng.choice([1, 2, 4])
+    every = rng.randint(1, lag + 1) if rng.random() < 0.3 else 1
+    settings = [
+        f"seed={seed}", f"lag_bound={lag}", f"control.in_flight={mode}", f"engine.count={engines}",
+        f"group_size={size}", f"prompts_per_step={rng.randint(1, 4)}", f"max_steps={rng.randint(2, 7)}",
+        f"engine.slots={rng.choice([1, 2, 8])}", "cluster.decode_base_s=0.05", f"cluster.step_base_s={rng.choice([0.1, 2.0])}",
+        f"cluster.publish_s={rng.choice([0.0, 0.2, 3.0])}", "cluster.prompt_tokens=5", "deadlines.rollout_s=200",
+        f"deadlines.group_s={rng.choice([60, 400])}",
+    ]  # fmt: skip
+    if every > 1:
+        settings += ["control.publish.name=every-k", f"control.publish.k={every}"]
+    if rng.random() < 0.3:
+        settings.append("control.filter.name=zero-variance")
+    if rng.random() < 0.3:
+        settings.append(f"depth={rng.choice([0, 0.5 * lag])}")
+    faulty = rng.random() < 0.6
+    chaos = Chaos(
+        seed, order=rng.choice([0.0, 0.5, 1.0]), turns=rng.choice([1, 3]), spread=rng.choice([0.1, 1.0]),
+        fail=0.05 if faulty else 0.0, hang=0.01 if faulty else 0.0, absent=0.03 if faulty else 0.0, group_size=size,
+    )  # fmt: skip
+    kills = []
+    if mode != "pin" and rng.random() < 0.5:
+        kills = [(rng.uniform(0, 60), rng.randrange(engines), rng.choice([0.5, 20.0])) for _ in range(rng.randint(1, 5))]
+    return Wired(configure(*settings), out, chaos, kills)
+
+

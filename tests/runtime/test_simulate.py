@@ -1,0 +1,344 @@
+"""The loop in simulation: what users of other systems suffered (spec/field.md 1) does not happen."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ks_2samp
+
+from stretto.cluster.costs import Costs
+from stretto.cluster.env import ModelledEnvironment
+from stretto.config.sections import Law
+from stretto.control.hooks import build_rules
+from stretto.envs.base import Client, Task
+from stretto.errors import ConfigError, DeadlockError, StrettoError
+from stretto.observe.metrics import read_metrics
+from stretto.trajectory import Trajectory
+
+from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained, worst
+
+SMALL = ("prompts_per_step=4", "group_size=2", "engine.slots=8", "cluster.prompt_tokens=10",
+         "cluster.lengths.kind=lognormal", "cluster.lengths.mean=40", "cluster.lengths.sigma=0.8")  # fmt: skip
+
+
+@pytest.mark.parametrize("lag_bound", [0, 1, 2, 3, 5])
+def test_any_bound_and_any_number_of_steps_ends_within_the_bound(lag_bound: int, tmp_path: Path) -> None:
+    for steps in range(1, 6):
+        result, events = simulate(
+            tmp_path / str(steps), *SMALL, f"lag_bound={lag_bound}", f"max_steps={steps}", "engine.count=2"
+        )
+        assert_clean(events)
+        assert result["steps"] == steps
+        assert worst(events) <= lag_bound
+        counts = ledger(events)
+        assert counts["submitted"] == counts["trained"] == steps * 8
+
+
+def test_long_rollouts_train_as_often_as_they_are_drawn(tmp_path: Path) -> None:
+    """A1: durations spread 100x, nothing rejected, trained lengths follow the distribution of the draw."""
+    settings = [
+        *SMALL, "lag_bound=2", "max_steps=60", "cluster.lengths.kind=lognormal", "cluster.lengths.sigma=1.1",
+        "cluster.lengths.mean=100", "engine.count=2", "engine.slots=16",
+    ]  # fmt: skip
+    result, events = simulate(tmp_path / "run", *settings)
+    assert result["ledger"]["rejected"] == 0
+    ids = set(trained(events))
+    lengths = [e["tokens"] for e in of(events, "TrajDone") if e["traj"] in ids]
+    assert max(lengths) > 100 * min(lengths)
+    costs = Costs(configure(*settings).cluster, seed=1234)
+    drawn = [costs.length(i, 0) for i in range(4000)]
+    assert ks_2samp(lengths, drawn).pvalue > 0.01
+    half = len(of(events, "StepStart")) // 2
+    early = {t for e in of(events, "StepStart")[:half] for t in e["traj"]}
+    by_half = [[e["tokens"] for e in of(events, "TrajDone") if (e["traj"] in early) is first] for first in (True, False)]
+    assert ks_2samp(*by_half).pvalue > 0.01, "the mix of lengths drifts"
+
+
+def test_lower_depth_lowers_mean_staleness_and_leaves_the_bound(tmp_path: Path) -> None:
+    """A2."""
+    means = []
+    for depth in (0, 1, 4):
+        result, events = simulate(tmp_path / str(depth), *SMALL, "lag_bound=4", f"depth={depth}", "max_steps=15")
+        assert of(events, "RunStart")[0]["lag_bound"] == 4
+        assert_clean(events)
+        means.append(result["staleness"]["mean"])
+    assert means[0] < means[1] < means[2]
+
+
+def test_generations_that_span_ten_versions_keep_the_bound(tmp_path: Path) -> None:
+    """A4: the bound is on the oldest token, interrupted or not."""
+    for mode in ("keep", "abort"):
+        _, events = simulate(
+            tmp_path / mode, "prompts_per_step=1", "group_size=1", "lag_bound=10", "max_steps=60", "engine.slots=32",
+            f"control.in_flight={mode}", "cluster.lengths.kind=lognormal", "cluster.lengths.sigma=1.5",
+            "cluster.lengths.mean=100", "cluster.step_base_s=0.05", "cluster.publish_s=0.01",
+        )  # fmt: skip
+        assert_clean(events)
+        assert max(e["versions"][-1][0] - e["versions"][0][0] for e in of(events, "TrajDone")) == 10
+        assert worst(events) == 10
+
+
+class OneFast(ModelledEnvironment):
+    """Group 0 answers at once; each later one takes a while."""
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        transcript = client.transcript()
+        transcript.observe(task.prompt)
+        await client.generate(transcript, max_new_tokens=2)
+        await client.sleep(0.0 if task.index else 1e-3, "order")
+        return transcript.finish(1.0)
+
+
+class KeepFirstWaiting:
+    """A batch rule that trains group 3 last of the first four."""
+
+    def form(self, view):  # type: ignore[no-untyped-def]
+        order = [1, 2, 3, 0, *range(4, 100)]
+        wanted = next((g for g in order if g in view.ready or g in view.running), None)
+        return [wanted] if wanted in view.ready else None
+
+
+def test_time_in_the_pool_ages_a_trajectory(tmp_path: Path) -> None:
+    """A5: it waits for three updates and shows staleness 3, all of it from waiting."""
+    config = configure(
+        "prompts_per_step=1", "group_size=1", "lag_bound=3", "max_steps=4", "cluster.step_base_s=100",
+        f"control.batch.name={__name__}:KeepFirstWaiting",
+    )  # fmt: skip
+    events = Wired(config, tmp_path, env=OneFast(Costs(config.cluster, 0))).run()
+    assert_clean(events)
+    last = next(e for e in of(events, "StepStart") if e["groups"] == [0])
+    assert last["step"] == 3
+    assert last["staleness"]["max"] == 3
+    assert last["staleness"]["generation"] == 0
+    assert last["staleness"]["waiting"] == 3 * last["tokens"]
+
+
+def test_a_rule_that_breaks_the_bound_is_stopped_at_the_step(tmp_path: Path) -> None:
+    """A4: asserted at each step, whatever rule is plugged in."""
+    from stretto.errors import InvariantError
+
+    config = configure(
+        "prompts_per_step=1", "group_size=1", "lag_bound=1", "max_steps=4", "cluster.step_base_s=100",
+        f"control.batch.name={__name__}:KeepFirstWaiting", f"control.admission.name={__name__}:Plenty",
+    )  # fmt: skip
+    with pytest.raises(InvariantError, match="lag bound is 1"):
+        Wired(config, tmp_path, env=OneFast(Costs(config.cluster, 0))).run()
+
+
+class Plenty:
+    """Admits four groups at any time."""
+
+    def decide(self, view, version):  # type: ignore[no-untyped-def]
+        return 4 - len(view.running) - len(view.ready)
+
+
+class Stuck(ModelledEnvironment):
+    """Some rollouts never return."""
+
+    def __init__(self, costs: Costs, bad: set[int]) -> None:
+        super().__init__(costs)
+        self.bad = bad
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        trajectory = await super().rollout(client, task)
+        if trajectory.id in self.bad:
+            await client.sleep(1e8, "never")
+        return trajectory
+
+
+def test_a_rollout_that_never_returns_fails_at_its_deadline_and_the_step_completes(tmp_path: Path) -> None:
+    """B3."""
+    config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100")
+    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), {2001})).run()
+    assert_clean(events)
+    assert ledger(events)["failed"] == 1
+    (lost,) = of(events, "TrajEnd")
+    assert lost["reason"].startswith("timeout")
+    start = next(e for e in of(events, "Submitted") if e["group"] == 2)["t"]
+    assert lost["t"] == pytest.approx(start + 100)
+    assert 2 in [g for e in of(events, "StepStart") for g in e["groups"]], "it trains with the other three"
+    assert events[-1]["reason"] == "done"
+
+
+def test_a_group_closes_at_its_deadline_with_two_valid_members_or_fails_and_another_comes(tmp_path: Path) -> None:
+    """B2."""
+    config = configure(
+        *SMALL, "group_size=4", "lag_bound=1", "max_steps=3", "deadlines.group_s=50", "deadlines.rollout_s=500"
+    )
+    bad = {1000, 1001, 2000, 2001, 2002}
+    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), bad)).run()
+    assert_clean(events)
+    assert events[-1]["reason"] == "done"
+    assert {t for e in of(events, "TrajEnd") for t in e["traj"]} == bad | {2003}
+    groups = [g for e in of(events, "StepStart") for g in e["groups"]]
+    assert 1 in groups
+    assert 2 not in groups
+    assert len(groups) == 12, "group 2 was replaced"
+
+
+def test_when_everything_hangs_the_run_ends_with_the_reason(tmp_path: Path) -> None:
+    """B2, B3: the same task can't wedge the run for ever."""
+    config = configure(*SMALL, "lag_bound=0", "max_steps=2", "deadlines.rollout_s=10")
+    wired = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), set(range(10**6))))
+    with pytest.raises(StrettoError, match="groups in a row failed"):
+        wired.run()
+    assert_clean(wired.events)
+    assert wired.events[-1]["reason"] == "failed"
+    assert wired.events[-1]["ledger"]["open"] == 0
+
+
+class Nobody:
+    """An admission rule that lets nobody in."""
+
+    def decide(self, view, version):  # type: ignore[no-untyped-def]
+        return 0
+
+
+class Never:
+    """A batch rule that is never content."""
+
+    def form(self, view):  # type: ignore[no-untyped-def]
+        return None
+
+
+@pytest.mark.parametrize("rule", ["admission=Nobody", "batch=Never"])
+def test_a_deadlock_is_reported_at_once_with_who_waits_for_what(rule: str, tmp_path: Path) -> None:
+    hook, name = rule.split("=")
+    config = configure(*SMALL, "lag_bound=1", "max_steps=2", f"control.{hook}.name={__name__}:{name}")
+    wired = Wired(config, tmp_path)
+    with pytest.raises(DeadlockError, match="the learner waits for a batch of 4 groups at version 0"):
+        wired.run()
+    assert wired.events[-1]["e"] == "RunEnd"
+    assert wired.events[-1]["t"] < 1000, "at once, not at the deadline"
+
+
+def test_a_run_ends_after_its_epochs_or_steps_whichever_comes_first(tmp_path: Path) -> None:
+    """C4: tasks run out; the last incomplete batch is cancelled, not waited for."""
+    config = configure(*SMALL, "lag_bound=2", "max_steps=3")
+    wired = Wired(config, tmp_path, tasks_in_all=10)
+    events = wired.run()
+    assert_clean(events)
+    assert wired.outcome is not None
+    assert wired.outcome.reason == "data exhausted"
+    assert len(of(events, "StepEnd")) == 2
+    assert ledger(events)["cancelled"] == 2 * 2
+    exact = Wired(config, tmp_path / "b", tasks_in_all=12).run()
+    assert exact[-1]["reason"] == "done"
+    assert ledger(exact)["trained"] == 24
+
+
+def test_one_engine_fifty_times_slower_keeps_the_bound_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    """D9."""
+    for mode in ("keep", "drain", "pin"):
+        config = configure(
+            *SMALL, "lag_bound=2", "max_steps=20", "engine.count=3", f"control.in_flight={mode}",
+            "deadlines.rollout_s=100000", "deadlines.group_s=100000",
+        )  # fmt: skip
+        events = Wired(config, tmp_path / mode, slow_engine=50.0).run()
+        assert_clean(events)
+        assert worst(events) <= 2
+        held: dict[str, int] = {}
+        version = 0
+        for event in events:
+            if event["e"] == "Loaded":
+                held[event["worker"]] = event["version"]
+            if event["e"] == "StepEnd":
+                version = event["version"]
+            if event["e"] == "StepStart" and mode != "drain":
+                assert version - min(held.values()) <= 2
+        assert {e["engine"] for e in of(events, "Submitted")} == {"engine-0", "engine-1", "engine-2"}
+
+
+def test_a_twentieth_of_failures_loses_almost_no_good_trajectory(tmp_path: Path) -> None:
+    """F8: the failed member is replaced; its group stays whole."""
+    _, events = simulate(
+        tmp_path / "run", "prompts_per_step=8", "group_size=8", "lag_bound=1", "max_steps=15",
+        "cluster.failure_probability=0.05",
+    )  # fmt: skip
+    assert_clean(events)
+    done = {e["traj"] for e in of(events, "TrajDone")}
+    good = done - set(trained(events))
+    assert len(of(events, "TrajDone")) > 900
+    assert len(good) < 0.01 * len(done)
+    failed = [e for e in of(events, "TrajEnd") if e["ending"] == "failed"]
+    assert sum(len(e["traj"]) for e in failed) > 20
+    assert all(e["reason"] == "DrawnFailure: drawn: cluster.failure_probability" for e in failed), "F9: with its reason"
+
+
+def test_groups_of_which_all_failed_end_the_run(tmp_path: Path) -> None:
+    """F9."""
+    with pytest.raises(StrettoError, match=r"groups in a row failed; the last: .* valid members"):
+        simulate(tmp_path / "run", *SMALL, "lag_bound=1", "max_steps=2", "cluster.failure_probability=0.98")
+
+
+def test_metrics_of_a_step_are_those_of_the_batch_it_trained(tmp_path: Path) -> None:
+    """H3, H4: recomputed from the events alone, beside those of everything that completed."""
+    _, events = simulate(
+        tmp_path / "run", *SMALL, "lag_bound=3", "max_steps=12", "control.filter.name=zero-variance",
+        "cluster.failure_probability=0.05",
+    )  # fmt: skip
+    done = {e["traj"]: e for e in of(events, "TrajDone")}
+    rows = read_metrics(tmp_path / "run")
+    differ = 0
+    before = -math.inf
+    for row, start, end in zip(rows, of(events, "StepStart"), of(events, "StepEnd"), strict=True):
+        rewards = [done[t]["reward"] for t in start["traj"]]
+        assert row["reward/trained/mean"] == pytest.approx(np.mean(rewards))
+        assert row["reward/trained/count"] == len(rewards)
+        ages = [start["version"] - v for t in start["traj"] for v, n in done[t]["versions"] for _ in range(n)]
+        assert row["staleness/mean"] == pytest.approx(np.mean(ages))
+        assert row["staleness/max"] == max(ages)
+        order = {id(e): i for i, e in enumerate(events)}
+        window = [e for e in of(events, "TrajDone") if before < order[id(e)] < order[id(end)]]
+        assert row["reward/all/count"] == len(window)
+        assert row["reward/all/mean"] == pytest.approx(np.mean([e["reward"] for e in window]))
+        differ += row["reward/all/mean"] != row["reward/trained/mean"]
+        before = order[id(end)]
+    assert differ
+
+
+def test_order_of_submission_trains_the_same_batches_whatever_completes_first(tmp_path: Path) -> None:
+    """H8."""
+    orders = []
+    for seed, mean in ((0, 0.1), (1, 30.0)):
+        _, events = simulate(
+            tmp_path / str(seed), *SMALL, "lag_bound=3", "max_steps=8", "order=submission", f"seed={seed}",
+            "cluster.env.kind=exponential", f"cluster.env.mean={mean}",
+        )  # fmt: skip
+        assert_clean(events)
+        orders.append([e["groups"] for e in of(events, "StepStart")])
+    assert orders[0] == orders[1] == [[4 * s + k for k in range(4)] for s in range(8)]
+
+
+def test_order_and_a_batch_rule_may_not_contradict_each_other() -> None:
+    assert type(build_rules(configure("order=submission")).batch).__name__ == "SubmissionOrder"
+    assert type(build_rules(configure("order=submission", "control.batch.name=submission")).batch).__name__ == (
+        "SubmissionOrder"
+    )
+    with pytest.raises(ConfigError, match=r"order = 'submission' and control.batch.name = 'fifo'"):
+        build_rules(configure("order=submission", "control.batch.name=fifo"))
+
+
+def test_ten_ready_three_taken_seven_remain_in_order(tmp_path: Path) -> None:
+    """C9."""
+    from stretto.pool.pool import Pool
+    from stretto.trajectory import Group
+
+    pool = Pool()
+    for i in range(10):
+        pool.add(Group(i, [], 0, 0))
+    assert [g.id for g in pool.take([4, 0, 9])] == [4, 0, 9]
+    assert [g.id for g in pool.groups()] == [1, 2, 3, 5, 6, 7, 8]
+
+
+def test_laws_keep_their_means() -> None:
+    from stretto.cluster.costs import draw
+
+    n = 20_000
+    for kind in ("lognormal", "exponential"):
+        law = Law(kind=kind, mean=3.0, sigma=0.5)  # type: ignore[arg-type]
+        values = [draw(law, (i + 0.5) / n) for i in range(n)]
+        assert np.mean(values) == pytest.approx(3.0, rel=0.01)
