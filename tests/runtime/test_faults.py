@@ -122,7 +122,7 @@ def test_a_pattern_that_backtracks_without_end_is_killed_at_its_deadline(tmp_pat
 
 def test_when_every_reward_fails_the_run_ends_with_the_reason(tmp_path: Path, model: Path, rewards: None) -> None:
     out = tmp_path / "run"
-    with pytest.raises(StrettoError, match="the grader is down|valid members") as caught:
+    with pytest.raises(StrettoError, match="valid members") as caught:
         start(out, model, "max_steps=3", "reward=user_rewards:always_raises")
     assert "groups in a row failed" in str(caught.value)
     events = read_events(out / "events.jsonl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -158,10 +159,8 @@ def test_killed_at_any_file_boundary_a_complete_checkpoint_loads(
         with monkeypatch.context() as patch:
             for owner, name in calls:
                 patch.setattr(owner, name, counted(getattr(owner, name)))
-            try:
+            with contextlib.suppress(Killed):
                 save(directory, version, config)
-            except Killed:
-                pass
         found = latest(directory)
         assert found is not None, f"nothing is left after a kill at boundary {boundary}"
         assert load_checkpoint(found).version in (1, version)

@@ -29,6 +29,7 @@ def assert_whole(out: Path) -> list[Event]:
     assert [e["step"] for e in ends] == list(range(STEPS))
     assert [e["version"] for e in ends] == list(range(1, STEPS + 1))
     outstanding: set[int] = set()
+    training: list[int] = []
     for event in events:
         if event["e"] == "Submitted":
             outstanding.add(event["group"])
@@ -87,7 +88,7 @@ def test_the_first_act_of_a_resumed_run_is_to_publish_what_it_loaded(tmp_path: P
     go_on(out)
     events = assert_whole(out)
     after = events[[e["e"] for e in events].index("Resumed") :]
-    first = [e for e in after if e["e"] not in ("Resumed", "WorkerUp", "WorkerDown")][0]
+    first = next(e for e in after if e["e"] not in ("Resumed", "WorkerUp", "WorkerDown"))
     assert first["e"] == "Published"
     assert first["version"] == after[0]["version"]
 
