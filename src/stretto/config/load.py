@@ -83,11 +83,25 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> RunConfig:
 
 def validate(table: dict[str, Any]) -> RunConfig:
     """A table as a ``RunConfig``; the first problem of each kind is one clear line."""
+    _fill_names(table, RunConfig)
     try:
         return RunConfig.model_validate(table)
     except ValidationError as error:
         lines = [_explain(e, table) for e in error.errors()]
         raise ConfigError("\n".join(lines)) from error
+
+
+def _fill_names(table: dict[str, Any], model: type[BaseModel]) -> None:
+    """Options given without their component's name belong to the default one."""
+    for key, field in model.model_fields.items():
+        inner = table.get(key)
+        if not isinstance(inner, dict):
+            continue
+        section = _model_of(field.annotation)
+        if section is Component and field.default_factory is not None:
+            inner.setdefault("name", field.default_factory().name)  # type: ignore[call-arg]
+        elif section is not None:
+            _fill_names(inner, section)
 
 
 def _explain(error: Any, table: dict[str, Any]) -> str:

@@ -1,0 +1,219 @@
+"""Does overlap pay? Asynchronous against synchronous steps per second on the quickstart model, with and without waits.
+
+    python benchmarks/overlap.py [--quick] [--json]
+
+With a tool wait of 0.5 s (median, lognormal) a synchronous step waits for the slowest of its 256 rollouts. The bound of
+the asynchronous loop is its slowest stage alone: engine, learner, or the waits themselves at the loop's concurrency.
+Without waits the bound is what two perfectly overlapped processes would give: engine and learner each run by itself, at
+the same time, uncoupled, on the same two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from stretto.config.load import load_config
+from stretto.config.schema import RunConfig
+from stretto.envs.arithmetic import Arithmetic
+from stretto.envs.build import build_environment
+from stretto.models.resolve import resolve_model
+from stretto.models.tokenizer import light_tokenizer
+from stretto.runtime.events import read_events
+
+HERE = Path(__file__).parent
+MEDIAN_S, SIGMA = 0.5, 0.5
+WAIT_LAG, PLAIN_LAG = 40, 4
+WARM_UP_SHARE = 0.3
+
+
+@dataclass
+class Waiting(Arithmetic):
+    """Arithmetic whose answers are scored after a lognormal wait."""
+
+    median_s: float = MEDIAN_S
+    sigma: float = SIGMA
+
+    async def rollout(self, client: Any, task: Any) -> Any:
+        """As arithmetic's, then the wait."""
+        trajectory = await super().rollout(client, task)
+        normal = statistics.NormalDist().inv_cdf(client.uniform(7))
+        await client.sleep(self.median_s * math.exp(self.sigma * normal), "tool")
+        return trajectory
+
+
+def train(settings: list[str], steps: int) -> dict[str, float]:
+    """Steps per second of `stretto train` after its warm-up, from its event log."""
+    out = tempfile.mkdtemp(prefix="overlap-")
+    command = [sys.executable, "-m", "stretto.cli", "train", "quickstart", f"out={out}/run", f"max_steps={steps}",
+               "eval.tasks=0", "logging.report=false", "logging.console=off", *settings]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    events = read_events(Path(out) / "run" / "events.jsonl")
+    shutil.rmtree(out)
+    ends = [e["t"] for e in events if e["e"] == "StepEnd"]
+    first = int(len(ends) * WARM_UP_SHARE)
+    starts = [e for e in events if e["e"] == "StepStart"][first:]
+    stale = [e["staleness"]["total"] / e["tokens"] for e in starts]
+    return {"steps_per_s": (len(ends) - 1 - first) / (ends[-1] - ends[first]), "staleness": statistics.mean(stale)}
+
+
+def requests_of(config: RunConfig, model_dir: Path, step: int) -> Any:
+    """The requests of one batch."""
+    from stretto.rollout.types import Request, SamplingParams
+
+    env = build_environment(config)
+    tokenizer = light_tokenizer(model_dir)
+    env.bind(tokenizer, 0)
+    sampling = SamplingParams(max_new_tokens=config.sampling.max_new_tokens, stop=tokenizer.eos_ids)
+    n, g = config.prompts_per_step, config.group_size
+    tasks = [env.task(step * n + i) for i in range(n)]
+    return [
+        Request(step * n * g + i * g + k, step * n * g + i * g + k, step * n + i, task.prompt, sampling)
+        for i, task in enumerate(tasks) for k in range(g)
+    ]  # fmt: skip
+
+
+def engine_alone(config: RunConfig, model_dir: Path, seconds: float, go: Any, out: Any) -> None:
+    """Batches per second that an engine makes by itself, weights loaded after each."""
+    import torch
+
+    torch.set_num_threads(1)
+    from stretto.models.load import load_policy, named_weights
+    from stretto.rollout.build import build_engine
+
+    engine = build_engine(model_dir, config.engine, 0, light_tokenizer(model_dir).eos_ids)
+    weights = {n: t.detach().clone() for n, t in named_weights(load_policy(model_dir)).items()}
+    batches = [requests_of(config, model_dir, step) for step in range(8)]
+    engine.load(0, weights, "keep")
+    go.wait()
+    start, done = time.monotonic(), 0
+    while time.monotonic() - start < seconds:
+        engine.add(batches[done % 8])
+        while engine.has_work:
+            engine.advance(config.engine.steps_per_advance)
+        done += 1
+        engine.load(done, weights, "keep")
+    out.put(("engine", done / (time.monotonic() - start)))
+
+
+def learner_alone(config: RunConfig, model_dir: Path, seconds: float, go: Any, out: Any) -> None:
+    """Steps per second that a learner makes by itself on real batches, weights staged after each."""
+    import torch
+
+    torch.set_num_threads(1)
+    from stretto.learner.build import build_learner
+    from stretto.pool.columns import pack
+    from stretto.rollout.build import build_engine
+    from stretto.trajectory import Transcript
+    from stretto.weights.store import WeightStore
+
+    learner = build_learner(model_dir, config, 10**9)
+    engine = build_engine(model_dir, config.engine, 0, light_tokenizer(model_dir).eos_ids)
+    engine.load(0, learner.weights(), "keep")
+    batches = []
+    for step in range(4):
+        requests = {r.id: r for r in requests_of(config, model_dir, step)}
+        engine.add(list(requests.values()))
+        trajectories = []
+        while engine.has_work:
+            for i, completion in engine.advance(8).finished:
+                transcript = Transcript(i, requests[i].group)
+                transcript.observe(requests[i].tokens)
+                transcript.sample(completion)
+                trajectories.append(transcript.finish(float(i % 2)))
+        batches.append(pack(sorted(trajectories, key=lambda t: t.id)))
+    from stretto.weights.layout import Layout
+
+    store = WeightStore.create(Layout.of(learner.weights()).nbytes)
+    go.wait()
+    start, done = time.monotonic(), 0
+    while time.monotonic() - start < seconds:
+        learner.step(batches[done % 4])
+        store.stage(done % 2, learner.version, learner.weights())
+        done += 1
+    out.put(("learner", done / (time.monotonic() - start)))
+
+
+def alone(config: RunConfig, model_dir: Path, seconds: float, together: bool) -> dict[str, float]:
+    """Rates of engine and learner by themselves: one after the other, or at the same time without talking."""
+    context = multiprocessing.get_context("spawn")
+    rates: dict[str, float] = {}
+    jobs = [engine_alone, learner_alone]
+    for group in [jobs] if together else [[job] for job in jobs]:
+        out, go = context.Queue(), context.Barrier(len(group))
+        children = [context.Process(target=job, args=(config, model_dir, seconds, go, out)) for job in group]
+        for child in children:
+            child.start()
+        rates |= dict(out.get() for _ in children)
+        for child in children:
+            child.join()
+    return rates
+
+
+def row(name: str, ours: float, other: float, bar: float, **more: Any) -> dict[str, Any]:
+    """One figure with its bar."""
+    ratio = ours / other
+    return {"name": name, "ours": round(ours, 3), "other": round(other, 3), "ratio": round(ratio, 3), "bar": bar,
+            "pass": ratio >= bar, **more}  # fmt: skip
+
+
+def main() -> int:
+    """Run all; exit status 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    steps, seconds, repeats = (80, 4.0, 1) if args.quick else (240, 10.0, 3)
+    config = load_config("quickstart")
+    model_dir = resolve_model(config, build_environment(config), lambda line: print(line, file=sys.stderr))
+    rows = []
+
+    def median(settings: list[str], n: int) -> dict[str, float]:
+        runs = [train(settings, n) for _ in range(repeats)]
+        return {key: statistics.median(r[key] for r in runs) for key in runs[0]}
+
+    both = [alone(config, model_dir, seconds, together=True) for _ in range(repeats)]
+    overlapped = statistics.median(min(r.values()) for r in both)
+    plain_sync = median(["lag_bound=0"], steps)
+    plain = median([f"lag_bound={PLAIN_LAG}"], steps)
+    rows.append(row("no wait: asynchronous / two perfectly overlapped processes", plain["steps_per_s"], overlapped, 0.9,
+                    stages=both[0], staleness=round(plain["staleness"], 2)))  # fmt: skip
+    rows.append(row("no wait: asynchronous / synchronous", plain["steps_per_s"], plain_sync["steps_per_s"], 1.0))
+    wait = ["env.name=overlap:Waiting"]
+    slow_sync = median([*wait, "lag_bound=0"], max(8, steps // 8))
+    slow = median([*wait, f"lag_bound={WAIT_LAG}"], steps)
+    stages = alone(config, model_dir, seconds, together=False)
+    mean_wait_s = MEDIAN_S * math.exp(SIGMA**2 / 2)
+    stages["waits"] = (WAIT_LAG + 1) / mean_wait_s
+    bound = min(stages.values())
+    rows.append(row("wait 0.5 s: asynchronous / synchronous", slow["steps_per_s"], slow_sync["steps_per_s"], 4.0))
+    rows.append(row("wait 0.5 s: asynchronous / slowest stage alone", slow["steps_per_s"], bound, 0.8,
+                    stages=stages, staleness=round(slow["staleness"], 2)))  # fmt: skip
+    for r in rows:
+        if not args.json:
+            print(f"{r['name']:<62} {r['ours']:8.2f} / {r['other']:8.2f} steps/s  ratio {r['ratio']:6.2f}  "
+                  f"bar {r['bar']:.1f}  {'pass' if r['pass'] else 'MISSED'}")  # fmt: skip
+    if args.json:
+        print(json.dumps({"rows": rows}))
+    return 0 if all(r["pass"] for r in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
