@@ -9,6 +9,17 @@ from stretto.control.hooks import ADMISSION
 from stretto.control.view import View
 
 
+@ADMISSION.register("slots")
+@dataclass(frozen=True)
+class Slots:
+    """Keep every slot of the engines busy: a group starts whenever a slot is free, its other members wait for the next
+    ones. Knows no lag bound: only for soft baselines, with a pool rule that drops."""
+
+    def decide(self, view: View, version: int) -> int:
+        """Groups that fill the free slots."""
+        return max(0, -((view.running_trajectories - view.slots) // view.group_size))
+
+
 @ADMISSION.register("demand")
 @dataclass(frozen=True)
 class DemandAdmission:

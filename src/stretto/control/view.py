@@ -49,7 +49,7 @@ def _key(engine: EngineView) -> tuple[int, int, int, str]:
 class View:
     """What rules may know.
 
-    ``version``: completed learner steps; a step that starts now starts at it. ``running``, ``ready``: groups by id.
+    ``slots`` of all engines; ``running_trajectories``: not done yet. ``version``: completed learner steps; a step that starts now starts at it. ``running``, ``ready``: groups by id.
     ``training``: ids of the groups in the step that runs now. ``outstanding``: dispatch version -> number of groups
     running or ready. ``by_load``: (trajectories, -version, number, name) of each engine that is up with a version, in
     ascending order. ``versions``: version -> how many of these engines hold it.
@@ -61,6 +61,8 @@ class View:
         self.depth = 0.0
         self.batch = 1
         self.group_size = 1
+        self.slots = 0
+        self.running_trajectories = 0
         self.max_steps = 0
         self.version = 0
         self.steps_tried = 0
@@ -118,6 +120,7 @@ class View:
         self.depth = event["depth"]
         self.batch = event["prompts_per_step"]
         self.group_size = event["group_size"]
+        self.slots = event["engines"] * event["slots"]
         self.max_steps = event["max_steps"]
         self.version = event["version"]
 
@@ -196,6 +199,7 @@ class View:
         group.open.update(ids)
         for trajectory in ids:
             self._group_of[trajectory] = group_id
+        self.running_trajectories += len(ids)
         self.ledger["submitted"] += len(ids)
         self._load(event["engine"], len(ids))
 
@@ -203,6 +207,7 @@ class View:
         group = self.running.get(self._group_of[trajectory])
         if group is not None and trajectory in group.open:
             group.open.discard(trajectory)
+            self.running_trajectories -= 1
             self._load(group.engine, -1)
         return group
 

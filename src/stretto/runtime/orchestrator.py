@@ -274,6 +274,7 @@ class Orchestrator:
         try:
             if self._open_for_work and not self._stop:
                 self._change_roles()
+                self._reject()
                 self._start_groups()
         except Exception as error:
             self._fail(error)
