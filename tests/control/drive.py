@@ -22,7 +22,7 @@ def view_of(
     view(
         {
             "e": "RunStart", "mode": "simulate", "lag_bound": lag_bound, "prompts_per_step": batch, "version": 0,
-            "group_size": size, "max_steps": max_steps, "step": 0, "depth": lag_bound if depth is None else depth,
+            "group_size": size, "max_steps": max_steps, "step": 0, "engines": engines, "slots": 8, "depth": lag_bound if depth is None else depth,
         }
     )  # fmt: skip
     for i in range(engines):

@@ -70,7 +70,8 @@ class GroupLimits:
 class Groups:
     """All running groups.
 
-    ``make_client(trajectory, group, engine, pin, replay)`` builds a client; ``ready(group)`` takes a finished one;
+    ``make_client(trajectory, group, engine, pin, replay)`` builds a client; ``ended()`` hears of each trajectory
+    that stops running, whatever became of it; ``ready(group)`` takes a finished one;
     ``failed(group_id, reason)`` hears of a group that trains nothing; ``fatal(error)`` ends the run.
     """
 
@@ -83,13 +84,14 @@ class Groups:
         log: EventLog,
         version: Callable[[], int],
         make_client: Callable[..., RolloutClient],
+        ended: Callable[[], None],
         ready: Callable[[Group], None],
         failed: Callable[[int, str], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._env, self._limits, self._rule, self._log = env, limits, rule, log
         self._version, self._make_client = version, make_client
-        self._ready, self._failed, self._fatal = ready, failed, fatal
+        self._ended, self._ready, self._failed, self._fatal = ended, ready, failed, fatal
         self.running: dict[int, RunningGroup] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -228,6 +230,7 @@ class Groups:
     def _close_member(self, group: RunningGroup, member: Member) -> None:
         member.over = True
         group.open -= 1
+        self._ended()
         if group.pin is not None:
             group.engine.release([member.trajectory])
 

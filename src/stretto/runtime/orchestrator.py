@@ -92,6 +92,7 @@ class Orchestrator:
             log=parts.log,
             version=lambda: self._published,
             make_client=self._client,
+            ended=self._wake,
             ready=self._group_ready,
             failed=self._group_failed,
             fatal=self._fail,
@@ -284,7 +285,7 @@ class Orchestrator:
         p = self._p
         limit = p.rules.quota.limits(p.view).trajectories
         while not self._exhausted:
-            if limit is not None and sum(g.open for g in self._groups.running.values()) >= limit:
+            if limit is not None and p.view.running_trajectories >= limit:
                 return
             if self._pool.nbytes > self._c.pool_limit_mib << 20 and len(self._pool) >= p.view.batch:
                 return
