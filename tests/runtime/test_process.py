@@ -3,16 +3,65 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from stretto.observe.samples import read_samples
 from stretto.rollout.types import IN_FLIGHT_MODES
+from stretto.runtime.events import read_events
 
-from .runs import assert_clean, last_json, train
+from .runs import assert_clean, exit_code, forked, last_json, start, train
+from .sleepy import Sleepy
 
 
+def cpu_s(pids: set[int]) -> float:
+    """CPU seconds that these processes have used."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@pytest.mark.slow
+def test_a_run_that_waits_for_tools_burns_less_than_a_twentieth_of_a_core(tmp_path: Path, model: Path) -> None:
+    out = tmp_path / "run"
+    tests = str(Path(__file__).parent.parent)
+    with train(out, model, "max_steps=3", f"env.name={Sleepy.__module__}:Sleepy", PYTHONPATH=tests) as run:
+        run.until_event("Submitted", 2)
+        time.sleep(1.0)
+        family = {run.process.pid, run.child("engine-0"), run.child("learner")}
+        before = cpu_s(family)
+        time.sleep(4.0)
+        assert run.process.poll() is None
+        assert (cpu_s(family) - before) / 4.0 < 0.05
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_a_thousand_steps(tmp_path: Path, model: Path) -> None:
+    out = tmp_path / "run"
+    sizes = {}
+    pid = forked(lambda: start(out, model, "max_steps=1000", "sampling.max_new_tokens=3"))
+    try:
+        for steps in (300, 600, 900):
+            log = out / "events.jsonl"
+            while not log.exists() or sum(e["e"] == "StepEnd" for e in read_events(log)) < steps:
+                time.sleep(0.2)
+            sizes[steps] = rss_mib(pid)
+    finally:
+        assert exit_code(pid, 120) == 0
+    assert sizes[900] - sizes[300] < 12, sizes
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", IN_FLIGHT_MODES)
 def test_each_in_flight_mode_trains_to_its_end(mode: str, tmp_path: Path, model: Path) -> None:
     out = tmp_path / "run"

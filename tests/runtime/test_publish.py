@@ -108,6 +108,14 @@ def test_an_engine_in_the_middle_of_an_update_answers_other_questions_at_once(en
     assert [i for i, _ in unpack_completions(columns)] == [1]
 
 
+def test_an_engine_serves_exactly_what_was_staged_and_says_which_version(engine: Engine) -> None:
+    for version in range(3):
+        engine.weights = {n: torch.randn_like(w) for n, w in engine.weights.items()}
+        assert engine.load(version)[1][0] == version
+        served = engine.process.engine.parameters()
+        assert all(torch.equal(served[n], w) for n, w in engine.weights.items())
+
+
 def test_constant_filled_weights_are_never_torn(engine: Engine) -> None:
     names = list(engine.weights)
     for version in range(60):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import pytest
 from stretto.errors import ConfigError
 from stretto.runtime.events import Event, read_events
 from stretto.runtime.manifest import latest, load_checkpoint
+from stretto.runtime.workers.inline import InlineLearner
 
 from .runs import assert_clean, exit_code, forked, go_on, start, trained_groups
 
@@ -165,6 +167,23 @@ def test_an_interrupt_finishes_the_step_saves_and_the_run_goes_on(tmp_path: Path
     assert_clean(out)
     go_on(out)
     assert_whole(out)
+
+
+def test_a_second_interrupt_ends_the_run_at_once(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(handle: InlineLearner, directory: Path) -> None:
+        await asyncio.sleep(1000)
+
+    monkeypatch.setattr(InlineLearner, "save", never)
+    out = tmp_path / "run"
+    pid = forked(lambda: start(out, model, "max_steps=100000"))
+    _wait_for_steps(out, 2)
+    os.kill(pid, signal.SIGINT)
+    time.sleep(0.5)
+    assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it saves"
+    os.kill(pid, signal.SIGINT)
+    assert exit_code(pid, 5) == 130
+    assert read_events(out / "events.jsonl")[-1]["reason"] == "interrupted"
+    assert_clean(out)
 
 
 def _wait_for_steps(out: Path, count: int) -> None:

@@ -81,6 +81,7 @@ class Orchestrator:
         self._stop = False
         self._failed_in_a_row = 0
         self._published = 0
+        self._flusher: asyncio.TimerHandle | None = None
         self._engines = {engine.name: engine for engine in parts.engines}
         deadlines = self._c.deadlines
         self._groups = Groups(
@@ -112,6 +113,8 @@ class Orchestrator:
     async def run(self) -> Outcome:
         """Run to the end; on any failure everything is ended and the first error is raised."""
         self._loop.set_exception_handler(self._unhandled)
+        if isinstance(self._loop, asyncio.SelectorEventLoop):
+            self._flush_often()
         main = self._loop.create_task(self._main(), name="the loop")
         reason = "failed"
         try:
@@ -126,6 +129,8 @@ class Orchestrator:
             raise
         finally:
             self._open_for_work = False
+            if self._flusher is not None:
+                self._flusher.cancel()
             main.cancel()
             await asyncio.gather(main, return_exceptions=True)
             with contextlib.suppress(OSError):  # a full disk, say: it must not hide the first error
@@ -133,6 +138,11 @@ class Orchestrator:
             await self._close()
             with contextlib.suppress(OSError):
                 self._end(reason)
+
+    def _flush_often(self) -> None:
+        """On the wall clock the log is on the disk within a second: a run that waits can be looked into."""
+        self._p.log.flush()
+        self._flusher = self._loop.call_later(1.0, self._flush_often)
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An exception that no task would ever see (in a callback, in a forgotten task) ends the run, too."""
