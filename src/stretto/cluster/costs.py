@@ -40,6 +40,7 @@ class Costs:
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
+        self._env_law = cluster.env
         # the constant part of each stream's counters is mixed once
         self._env, self._length, self._reward, self._fails = (mix(seed, stream) for stream in (101, 102, 103, 104))
 
@@ -63,7 +64,7 @@ class Costs:
 
     def env_s(self, trajectory: int, turn: int) -> float:
         """Environment latency after a turn."""
-        law = self.cluster.env
+        law = self._env_law
         if law.kind == "constant":
             return law.mean
         return draw(law, _uniform(self._env, trajectory, turn))

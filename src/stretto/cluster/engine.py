@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,7 +72,7 @@ class ModelledEngine:
         """The newest loaded version."""
         return self._loads[-1][1]
 
-    def add(self, now: float, requests: list[Request]) -> None:
+    def add(self, now: float, requests: Sequence[Request]) -> None:
         """New requests; those that find no slot wait."""
         self._progress(now)
         self._waiting.extend(requests)
@@ -90,11 +91,13 @@ class ModelledEngine:
 
     def next_finish(self) -> float | None:
         """When the next row ends if nothing changes; None: no row runs."""
-        while self._heap and self._heap[0][1] not in self._rows:
-            heapq.heappop(self._heap)
-        if not self._heap:
+        heap, rows = self._heap, self._rows
+        while heap and heap[0][1] not in rows:
+            heapq.heappop(heap)
+        if not heap:
             return None
-        return self._time + max(0.0, self._heap[0][0] - self._v) * self._step_s()
+        left = heap[0][0] - self._v
+        return self._time + left * (self._a + self._b * len(rows)) if left > 0.0 else self._time
 
     def finished(self, now: float) -> list[tuple[int, Completion]]:
         """Rows that have ended by ``now``."""
@@ -136,16 +139,14 @@ class ModelledEngine:
         self._progress(now)
         return {i: self._completion(row, self._sampled(row), "aborted") for i, row in self._rows.items()}
 
-    def _step_s(self) -> float:
-        return self._a + self._b * len(self._rows)
-
     def _progress(self, now: float) -> None:
         if now > self._time:
-            if self._rows:
-                steps = (now - self._time) / self._step_s()
+            n = len(self._rows)
+            if n:
+                steps = (now - self._time) / (self._a + self._b * n)
                 self._v += steps
                 self.steps += steps
-                self.decoded += steps * len(self._rows)
+                self.decoded += steps * n
             self._time = now
 
     def _sampled(self, row: _Row) -> int:

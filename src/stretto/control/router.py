@@ -16,6 +16,8 @@ class LeastLoaded:
 
     def route(self, view: View, versions: Collection[int]) -> str | None:
         """Name of the engine, None if none is up with one of these versions."""
+        if not versions:
+            return None
         for _, minus_version, _, name in view.by_load:
             if -minus_version in versions:
                 return name

@@ -35,9 +35,9 @@ class SamplingParams:
     stop: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that would triple the time that making one takes
 class Request:
-    """One completion to make.
+    """One completion to make; nobody changes it.
 
     ``id`` is unique in the run. ``trajectory`` and the absolute token position address the sampling noise, so
     ``tokens`` is everything the trajectory holds so far. ``group``: requests of one group with equal tokens

@@ -153,8 +153,9 @@ class RolloutClient:
             timer = self._loop.call_later(seconds, _ring, over)
             try:
                 await over
-            finally:
+            except BaseException:
                 timer.cancel()
+                raise
         self._env_done(start, what)
 
     def _env_done(self, start: float, what: str) -> None:

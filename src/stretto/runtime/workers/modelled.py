@@ -30,9 +30,18 @@ class ModelledEngineHandle(EngineHandle):
         """It is there."""
         self.log.emit("WorkerUp", worker=self.name)
 
+    def submit(self, request: Request) -> asyncio.Future[Completion]:
+        """Ask for a completion; it starts now, in the order of asking (nothing is gained by sending several at once)."""
+        if self.version is None:
+            return super().submit(request)
+        future: asyncio.Future[Completion] = self._loop.create_future()
+        self._futures[request.id] = future
+        self.add((request,))
+        return future
+
     def add(self, requests: Sequence[Request]) -> None:
         """Hand requests over."""
-        self._engine.add(self._loop.time(), list(requests))
+        self._engine.add(self._loop.time(), requests)
         self._go_on()
 
     def abort(self, ids: Sequence[int]) -> None:
