@@ -3,8 +3,8 @@
     python benchmarks/simulate.py [--quick] [--json]
 
 Events are lines of events.jsonl; seconds are CPU seconds of the whole ``launch`` after a warm-up run (imports apart),
-wall seconds beside them. ``calibration_s`` is the CPU time of ``sum(range(10**7))``: on a busy machine it shows how much
-slower than usual Python runs meanwhile.
+wall seconds beside them. ``calibration_s`` is the CPU time of ``sum(range(10**7))``: on a busy machine it shows how
+much slower than usual Python runs meanwhile.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stretto.cluster.costs import draw
 from stretto.cluster.engine import ModelledEngine
 from stretto.cluster.queueing import mean_staleness
 from stretto.config.load import apply_overrides, validate
-from stretto.config.sections import Cluster
+from stretto.config.sections import Cluster, Law
 from stretto.errors import ConfigError
 from stretto.launch import launch
 from stretto.rollout.types import Request, SamplingParams
@@ -106,9 +107,11 @@ def test_doubling_all_times_doubles_the_makespan_and_leaves_every_decision(tmp_p
             "engine.count=3", "cluster.turns=3", f"cluster.decode_base_s={0.01 * factor}",
             f"cluster.decode_row_s={0.0005 * factor}", f"cluster.prefill_token_s={1e-5 * factor}",
             f"cluster.publish_s={0.5 * factor}", f"cluster.step_base_s={0.5 * factor}",
-            f"cluster.step_token_s={1e-5 * factor}", "cluster.env.kind=exponential", f"cluster.env.mean={2.0 * factor}",
+            f"cluster.step_token_s={1e-5 * factor}", "cluster.env.kind=exponential",
+            f"cluster.env.mean={2.0 * factor}",
             "cluster.failure_probability=0.05", f"deadlines.rollout_s={600 * factor}",
-            f"deadlines.group_s={1200 * factor}", f"deadlines.batch_s={3600 * factor}", f"deadlines.warn_s={30 * factor}",
+            f"deadlines.group_s={1200 * factor}", f"deadlines.batch_s={3600 * factor}",
+            f"deadlines.warn_s={30 * factor}",
         )  # fmt: skip
         results.append((result["virtual_s"], events))
     (once, a), (twice, b) = results
@@ -147,3 +150,11 @@ def test_the_closed_form_gives_the_table_of_the_spec(benchmark: ModuleType) -> N
 def test_a_tail_of_eight_lognormals() -> None:
     draws = np.exp(np.random.default_rng(0).normal(size=(200_000, 8)) * 0.27)
     assert draws.max(axis=1).mean() / draws.mean() == pytest.approx(1.436, abs=0.005)
+
+
+def test_laws_keep_their_means() -> None:
+    n = 20_000
+    for kind in ("lognormal", "exponential"):
+        law = Law(kind=kind, mean=3.0, sigma=0.5)  # type: ignore[arg-type]
+        values = [draw(law, (i + 0.5) / n) for i in range(n)]
+        assert np.mean(values) == pytest.approx(3.0, rel=0.01)

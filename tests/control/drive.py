@@ -22,7 +22,8 @@ def view_of(
     view(
         {
             "e": "RunStart", "mode": "simulate", "lag_bound": lag_bound, "prompts_per_step": batch, "version": 0,
-            "group_size": size, "max_steps": max_steps, "step": 0, "engines": engines, "slots": 8, "depth": lag_bound if depth is None else depth,
+            "group_size": size, "max_steps": max_steps, "step": 0, "engines": engines,
+            "slots": 8, "depth": lag_bound if depth is None else depth,
         }
     )  # fmt: skip
     for i in range(engines):
@@ -62,7 +63,8 @@ def end_step(view: View, skipped: bool = False) -> None:
 
 @dataclass
 class Drive:
-    """One random run. ``prompt``: engines hold every version at once. ``newest`` in [0, 1]: how strongly the newest group completes first (0: the oldest does).
+    """One random run. ``prompt``: engines hold every version at once.
+    ``newest`` in [0, 1]: how strongly the newest group completes first (0: the oldest does).
     ``lag`` is the probability that an engine's load is put off; ``lost`` that a completed group trains nothing."""
 
     seed: int

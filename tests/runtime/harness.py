@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ class Chaos:
 
 
 class ChaoticEnvironment(ModelledEnvironment):
-    """Drawn turns with delays that favour the newest or the oldest group; some rollouts fail, hang, or score nothing."""
+    """Drawn turns, delays that favour the newest or the oldest group; some rollouts fail, hang, or score nothing."""
 
     def __init__(self, costs: Costs, chaos: Chaos) -> None:
         super().__init__(costs)
@@ -217,11 +218,8 @@ class Wired:
             cluster = c.cluster.model_copy()
             if i == 0:
                 cluster.decode_base_s *= self.slow_engine
-            engines.append(
-                MortalEngine(
-                    f"engine-{i}", lambda cluster=cluster: ModelledEngine(cluster, c.engine.slots, mode), log, costs, mode
-                )
-            )
+            make = partial(ModelledEngine, cluster, c.engine.slots, mode)
+            engines.append(MortalEngine(f"engine-{i}", make, log, costs, mode))
         env = self.env or (ChaoticEnvironment(costs, self.chaos) if self.chaos else ModelledEnvironment(costs))
         parts = Parts(
             config=c, rules=self.rules or build_rules(c), env=env, engines=list(engines),
@@ -249,7 +247,8 @@ def fuzz_case(seed: int, out: Path) -> Wired:
     settings = [
         f"seed={seed}", f"lag_bound={lag}", f"control.in_flight={mode}", f"engine.count={engines}",
         f"group_size={size}", f"prompts_per_step={rng.randint(1, 4)}", f"max_steps={rng.randint(2, 7)}",
-        f"engine.slots={rng.choice([1, 2, 8])}", "cluster.decode_base_s=0.05", f"cluster.step_base_s={rng.choice([0.1, 2.0])}",
+        f"engine.slots={rng.choice([1, 2, 8])}", "cluster.decode_base_s=0.05",
+        f"cluster.step_base_s={rng.choice([0.1, 2.0])}",
         f"cluster.publish_s={rng.choice([0.0, 0.2, 3.0])}", "cluster.prompt_tokens=5", "deadlines.rollout_s=200",
         f"deadlines.group_s={rng.choice([60, 400])}",
     ]  # fmt: skip
@@ -266,7 +265,8 @@ def fuzz_case(seed: int, out: Path) -> Wired:
     )  # fmt: skip
     kills = []
     if mode != "pin" and rng.random() < 0.5:
-        kills = [(rng.uniform(0, 60), rng.randrange(engines), rng.choice([0.5, 20.0])) for _ in range(rng.randint(1, 5))]
+        for _ in range(rng.randint(1, 5)):
+            kills.append((rng.uniform(0, 60), rng.randrange(engines), rng.choice([0.5, 20.0])))
     return Wired(configure(*settings), out, chaos, kills)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from stretto.components import Registry
 from stretto.config.schema import RunConfig
@@ -145,7 +145,7 @@ ELASTIC: Registry[Elastic] = Registry("control.elastic", ("stretto.control.elast
 QUOTA: Registry[Quota] = Registry("control.quota", ("stretto.control.quota",))
 CHUNK: Registry[Chunk] = Registry("control.chunk", ("stretto.control.chunk",))
 
-HOOKS = {
+HOOKS: dict[str, Registry[Any]] = {
     "admission": ADMISSION,
     "version": VERSION,
     "router": ROUTER,
@@ -185,7 +185,7 @@ def build_rules(config: RunConfig) -> Rules:
     for hook, registry in HOOKS.items():
         spec = _batch_rule(config) if hook == "batch" else getattr(config.control, hook)
         rules[hook] = registry.build(spec.name, spec.options, f"control.{hook}")
-    built = Rules(**rules)  # type: ignore[arg-type]
+    built = Rules(**rules)
     built.publish.check(config)
     return built
 
@@ -197,6 +197,6 @@ def _batch_rule(config: RunConfig) -> Component:
         return chosen
     if "batch" in config.control.model_fields_set:
         raise ConfigError(
-            f"order = 'submission' and control.batch.name = {chosen.name!r} contradict each other: leave one of them out"
+            f"order = 'submission' and control.batch.name = {chosen.name!r} contradict each other: leave one out"
         )
     return Component(name="submission")

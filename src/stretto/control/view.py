@@ -49,7 +49,8 @@ def _key(engine: EngineView) -> tuple[int, int, int, str]:
 class View:
     """What rules may know.
 
-    ``slots`` of all engines; ``running_trajectories``: not done yet. ``version``: completed learner steps; a step that starts now starts at it. ``running``, ``ready``: groups by id.
+    ``slots`` of all engines; ``running_trajectories``: not done yet.
+    ``version``: completed learner steps; a step that starts now starts at it. ``running``, ``ready``: groups by id.
     ``training``: ids of the groups in the step that runs now. ``outstanding``: dispatch version -> number of groups
     running or ready. ``by_load``: (trajectories, -version, number, name) of each engine that is up with a version, in
     ascending order. ``versions``: version -> how many of these engines hold it.

@@ -45,7 +45,12 @@ class _Timer(_Call):
     __slots__ = ("_loop", "_when", "scheduled")
 
     def __init__(
-        self, when: float, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None, loop: VirtualLoop
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: Context | None,
+        loop: VirtualLoop,
     ) -> None:
         self._when, self._loop = when, loop
         self.callback, self.args, self.context = callback, args, context

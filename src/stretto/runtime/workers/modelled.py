@@ -31,7 +31,7 @@ class ModelledEngineHandle(EngineHandle):
         self.log.emit("WorkerUp", worker=self.name)
 
     def submit(self, request: Request) -> asyncio.Future[Completion]:
-        """Ask for a completion; it starts now, in the order of asking (nothing is gained by sending several at once)."""
+        """Ask for a completion; it starts now, in the order of asking: there is nothing to send."""
         if self.version is None:
             return super().submit(request)
         future: asyncio.Future[Completion] = self._loop.create_future()

@@ -1,0 +1,95 @@
+"""Groups: rollouts that hang or fail, deadlines, replacements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stretto.cluster.costs import Costs
+from stretto.cluster.env import ModelledEnvironment
+from stretto.envs.base import Client, Task
+from stretto.errors import StrettoError
+from stretto.trajectory import Trajectory
+
+from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained
+
+SMALL = ("prompts_per_step=4", "group_size=2", "engine.slots=8", "cluster.prompt_tokens=10",
+         "cluster.lengths.kind=lognormal", "cluster.lengths.mean=40", "cluster.lengths.sigma=0.8")  # fmt: skip
+
+
+class Stuck(ModelledEnvironment):
+    """Some rollouts never return."""
+
+    def __init__(self, costs: Costs, bad: set[int]) -> None:
+        super().__init__(costs)
+        self.bad = bad
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        trajectory = await super().rollout(client, task)
+        if trajectory.id in self.bad:
+            await client.sleep(1e8, "never")
+        return trajectory
+
+
+def test_a_rollout_that_never_returns_fails_at_its_deadline_and_the_step_completes(tmp_path: Path) -> None:
+    """B3."""
+    config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100")
+    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), {2001})).run()
+    assert_clean(events)
+    assert ledger(events)["failed"] == 1
+    (lost,) = of(events, "TrajEnd")
+    assert lost["reason"].startswith("timeout")
+    start = next(e for e in of(events, "Submitted") if e["group"] == 2)["t"]
+    assert lost["t"] == pytest.approx(start + 100)
+    assert 2 in [g for e in of(events, "StepStart") for g in e["groups"]], "it trains with the other three"
+    assert events[-1]["reason"] == "done"
+
+
+def test_a_group_closes_at_its_deadline_with_two_valid_members_or_fails_and_another_comes(tmp_path: Path) -> None:
+    """B2."""
+    config = configure(
+        *SMALL, "group_size=4", "lag_bound=1", "max_steps=3", "deadlines.group_s=50", "deadlines.rollout_s=500"
+    )
+    bad = {1000, 1001, 2000, 2001, 2002}
+    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), bad)).run()
+    assert_clean(events)
+    assert events[-1]["reason"] == "done"
+    assert {t for e in of(events, "TrajEnd") for t in e["traj"]} == bad | {2003}
+    groups = [g for e in of(events, "StepStart") for g in e["groups"]]
+    assert 1 in groups
+    assert 2 not in groups
+    assert len(groups) == 12, "group 2 was replaced"
+
+
+def test_when_everything_hangs_the_run_ends_with_the_reason(tmp_path: Path) -> None:
+    """B2, B3: the same task can't wedge the run for ever."""
+    config = configure(*SMALL, "lag_bound=0", "max_steps=2", "deadlines.rollout_s=10")
+    wired = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), set(range(10**6))))
+    with pytest.raises(StrettoError, match="groups in a row failed"):
+        wired.run()
+    assert_clean(wired.events)
+    assert wired.events[-1]["reason"] == "failed"
+    assert wired.events[-1]["ledger"]["open"] == 0
+
+
+def test_a_twentieth_of_failures_loses_almost_no_good_trajectory(tmp_path: Path) -> None:
+    """F8: the failed member is replaced; its group stays whole."""
+    _, events = simulate(
+        tmp_path / "run", "prompts_per_step=8", "group_size=8", "lag_bound=1", "max_steps=15",
+        "cluster.failure_probability=0.05",
+    )  # fmt: skip
+    assert_clean(events)
+    done = {e["traj"] for e in of(events, "TrajDone")}
+    good = done - set(trained(events))
+    assert len(of(events, "TrajDone")) > 900
+    assert len(good) < 0.01 * len(done)
+    failed = [e for e in of(events, "TrajEnd") if e["ending"] == "failed"]
+    assert sum(len(e["traj"]) for e in failed) > 20
+    assert all(e["reason"] == "DrawnFailure: drawn: cluster.failure_probability" for e in failed), "F9: with its reason"
+
+
+def test_groups_of_which_all_failed_end_the_run(tmp_path: Path) -> None:
+    """F9."""
+    with pytest.raises(StrettoError, match=r"groups in a row failed; the last: .* valid members"):
+        simulate(tmp_path / "run", *SMALL, "lag_bound=1", "max_steps=2", "cluster.failure_probability=0.98")
