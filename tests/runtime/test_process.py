@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def test_a_run_that_waits_for_tools_burns_less_than_a_twentieth_of_a_core(tmp_pa
         time.sleep(4.0)
         assert run.process.poll() is None
         assert (cpu_s(family) - before) / 4.0 < 0.05
+
+
+def test_a_start_up_that_takes_too_long_names_worker_phase_and_setting(tmp_path: Path, model: Path) -> None:
+    with train(tmp_path / "run", model, "max_steps=1", "deadlines.startup_s=0.05", "deadlines.shutdown_s=0.5") as run:
+        code, output = run.end(60)
+    assert code == 1
+    assert re.search(r"start-up waited 0.05 s for (engine-0|learner): (starting|importing|waiting|loading)", output)
+    assert "deadlines.startup_s" in output
+    assert_clean(tmp_path / "run")
 
 
 @pytest.mark.slow

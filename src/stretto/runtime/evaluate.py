@@ -55,8 +55,8 @@ class Evaluator:
             if not isinstance(error, Exception):
                 raise error
         if errors:
-            self._log.emit("Fault", where="evaluation", what=f"{len(errors)} of {len(results)} rollouts failed, counted "
-                           f"as wrong; the first: {type(errors[0]).__name__}: {errors[0]}")  # fmt: skip
+            self._log.emit("Fault", where="evaluation", what=f"{len(errors)} of {len(results)} rollouts failed, "
+                           f"counted as wrong; the first: {type(errors[0]).__name__}: {errors[0]}")  # fmt: skip
         rewards = [t.reward for t in trajectories if t.reward is not None]
         accuracy = sum(r >= SUCCESS for r in rewards) / len(results)
         self._log.emit(

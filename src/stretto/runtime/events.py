@@ -9,7 +9,8 @@ Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names a
 RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, depth, prompts_per_step, group_size,
                max_steps, engines, slots, in_flight, version, step
 Resumed        version, step, max_steps: the log goes on from a checkpoint; all workers are new
-Restarted      group, traj [open ids], engine, version: an unfinished group goes on after Resumed; from its saved tokens (version as before) or from scratch (version = now)
+Restarted      group, traj [open ids], engine, version: an unfinished group goes on after Resumed;
+               from its saved tokens (version as before) or from scratch (version = now)
 WorkerUp       worker
 WorkerDown     worker, reason
 Submitted      group, task (position in the data), traj [ids], engine, version (dispatch version), replaces?

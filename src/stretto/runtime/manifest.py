@@ -3,6 +3,10 @@
 A checkpoint is taken between two learner steps, while rollouts go on. The learner saves itself; then engines tell
 their partial rollouts; then, in one instant of the loop, the rest is noted: pool, running groups, data frontier, byte
 offsets of the logs. Safetensors and JSON only: loading runs no code.
+
+What a resumed run repeats exactly: weights, optimizer, version and step labels, the set of prompts, the tokens that
+unfinished rollouts had. What it doesn't: timing. A rollout that was in flight is prefilled again, so the weight swap
+that it meets next may hit it at another token, and groups may complete in another order.
 """
 
 from __future__ import annotations
