@@ -16,9 +16,9 @@ from stretto.rollout.types import Report
 _NORMAL = NormalDist()
 
 
-def _uniform(state: int, trajectory: int, position: int) -> float:
-    """A number in (0, 1) that depends on its arguments alone."""
-    return ((mix_on(state, trajectory, position) >> 11) + 0.5) * 2.0**-53
+def _share(bits: int) -> float:
+    """64 mixed bits as a number in (0, 1)."""
+    return ((bits >> 11) + 0.5) * 2.0**-53
 
 
 def draw(law: Law, u: float) -> float:
@@ -40,9 +40,8 @@ class Costs:
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
-        self._env_law = cluster.env
-        # the constant part of each stream's counters is mixed once
-        self._env, self._length, self._reward, self._fails = (mix(seed, stream) for stream in (101, 102, 103, 104))
+        self.streams = tuple(mix(seed, stream) for stream in (101, 102, 103, 104))
+        """Mixed seeds of latencies, lengths, rewards, failures."""
 
     def advance_s(self, report: Report) -> float:
         """What one ``advance`` of an engine takes."""
@@ -62,22 +61,43 @@ class Costs:
         """Transfer and load of one version on one engine."""
         return self.cluster.publish_s
 
+    def draws(self, trajectory: int) -> Draws:
+        """What is drawn for this trajectory."""
+        return Draws(self, trajectory)
+
     def env_s(self, trajectory: int, turn: int) -> float:
         """Environment latency after a turn."""
-        law = self._env_law
-        if law.kind == "constant":
-            return law.mean
-        return draw(law, _uniform(self._env, trajectory, turn))
+        return Draws(self, trajectory).env_s(turn)
 
     def length(self, trajectory: int, turn: int) -> int:
         """Response tokens (simulate)."""
-        return max(1, round(draw(self.cluster.lengths, _uniform(self._length, trajectory, turn))))
+        return Draws(self, trajectory).length(turn)
 
     def reward(self, trajectory: int) -> float:
         """Reward 0 or 1 (simulate)."""
-        return float(_uniform(self._reward, trajectory, 0) < self.cluster.reward_probability)
+        u = _share(mix_on(self.streams[2], trajectory, 0))
+        return float(u < self.cluster.reward_probability)
 
     def fails(self, trajectory: int) -> bool:
         """Does this rollout fail?"""
         p = self.cluster.failure_probability
-        return p > 0 and _uniform(self._fails, trajectory, 0) < p
+        return p > 0 and _share(mix_on(self.streams[3], trajectory, 0)) < p
+
+
+class Draws:
+    """Lengths and latencies of one trajectory: functions of (seed, trajectory, turn)."""
+
+    __slots__ = ("_env", "_env_law", "_length", "_length_law")
+
+    def __init__(self, costs: Costs, trajectory: int) -> None:
+        self._env_law, self._length_law = costs.cluster.env, costs.cluster.lengths
+        self._env, self._length = mix_on(costs.streams[0], trajectory), mix_on(costs.streams[1], trajectory)
+
+    def env_s(self, turn: int) -> float:
+        """Environment latency after a turn."""
+        law = self._env_law
+        return law.mean if law.kind == "constant" else draw(law, _share(mix_on(self._env, turn)))
+
+    def length(self, turn: int) -> int:
+        """Response tokens of a turn."""
+        return max(1, round(draw(self._length_law, _share(mix_on(self._length, turn)))))

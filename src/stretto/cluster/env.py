@@ -44,9 +44,10 @@ class ModelledEnvironment:
         transcript = client.transcript()
         transcript.observe(task.prompt)
         costs, trajectory = self._costs, transcript.trajectory
+        draws = costs.draws(trajectory)
         for turn in range(costs.cluster.turns):
-            await client.generate(transcript, max_new_tokens=costs.length(trajectory, turn))
-            wait_s = costs.env_s(trajectory, turn)
+            await client.generate(transcript, max_new_tokens=draws.length(turn))
+            wait_s = draws.env_s(turn)
             if wait_s > 0:
                 await client.sleep(wait_s, "environment")
         if costs.fails(trajectory):

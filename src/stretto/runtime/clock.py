@@ -84,22 +84,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual seconds."""
         return self._now
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
         """As asyncio's."""
         call = _Call(callback, args, context)
         self._due.append(call)
         return call
 
-    call_soon_threadsafe = call_soon  # there are no threads
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there are no threads
 
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
         """As asyncio's; the heap holds tuples, so that ordering timers costs no Python call."""
         timer = _Timer(when, callback, args, context, self)
         self._set += 1
         heappush(self._timers, (when, self._set, timer))
         return timer
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
         """As asyncio's."""
         when = self._now + delay
         timer = _Timer(when, callback, args, context, self)

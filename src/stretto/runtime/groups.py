@@ -139,7 +139,7 @@ class Groups:
         member = Member(trajectory, client, start=self._loop.time())
         group.members.append(member)
         group.open += 1
-        member.task = self._loop.create_task(self._env.rollout(client, group.task))  # type: ignore[arg-type]
+        member.task = self._loop.create_task(self._env.rollout(client, group.task))
         member.task.add_done_callback(lambda task: self._member_done(group, member, task))
 
     # ending of a member
