@@ -76,4 +76,4 @@ class Evaluator:
             scoring=self._scoring, log=self._silent,
         )  # fmt: skip
         async with asyncio.timeout(self._deadline_s):
-            return await self._env.rollout(client, task)  # type: ignore[arg-type]
+            return await self._env.rollout(client, task)

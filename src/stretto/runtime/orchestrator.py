@@ -118,7 +118,8 @@ class Orchestrator:
         main = self._loop.create_task(self._main(), name="the loop")
         reason = "failed"
         try:
-            await asyncio.wait({main, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+            both: set[asyncio.Future[Any]] = {main, self._failure}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
                 self._failure.result()
             outcome = await main
