@@ -21,7 +21,7 @@ from stretto.envs.build import build_environment
 from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.errors import ConfigError
 from stretto.observe.metrics import MetricsWriter
-from stretto.observe.samples import sample_of, write_samples
+from stretto.observe.samples import sample_of, write_evaluation, write_samples
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
@@ -81,7 +81,8 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         tasks = env.eval_tasks(config.eval.tasks)
         if tasks:
             evaluator = Evaluator(env, tasks, sampling, config.eval.temperature, config.seed, scoring, log,
-                                  config.deadlines.rollout_s)  # fmt: skip
+                                  config.deadlines.rollout_s,
+                                  lambda version, done: write_evaluation(job.out, version, done, job.env.text))  # fmt: skip
     if job.mode == "rehearse" and costs is not None:
         env = DelayedEnvironment(env, costs)
     return Parts(

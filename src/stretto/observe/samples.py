@@ -73,6 +73,21 @@ def write_samples(run_dir: Path | str, step: int, samples: Sequence[Sample]) -> 
     return path
 
 
+def write_evaluation(run_dir: Path | str, version: int, trajectories: Sequence[Trajectory],
+                     text: Callable[[Trajectory], str]) -> Path:
+    """``rollouts/eval-<version>.jsonl``: each held-out trajectory as ``{"version", "reward", "tokens", "mask", "text"}``,
+    so that a saved model can be compared with what the engine answered."""
+    path = Path(run_dir) / "rollouts" / f"eval-{version:06d}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        orjson.dumps({"version": version, "reward": t.reward, "tokens": t.tokens.tolist(), "mask": t.mask.tolist(),
+                      "text": text(t)}, option=orjson.OPT_APPEND_NEWLINE)
+        for t in trajectories
+    ]  # fmt: skip
+    path.write_bytes(b"".join(lines))
+    return path
+
+
 def sample_steps(run_dir: Path | str) -> list[int]:
     """Steps that have samples, ascending."""
     return sorted(int(path.stem[5:]) for path in (Path(run_dir) / "rollouts").glob("step-*.jsonl"))

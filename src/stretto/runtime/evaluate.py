@@ -31,7 +31,10 @@ class Evaluator:
         scoring: Scoring,
         log: EventLog,
         deadline_s: float,
+        keep: Callable[[int, list[Trajectory]], None] = lambda version, trajectories: None,
     ) -> None:
+        """``keep`` gets each evaluation's trajectories with the version that they ran on."""
+        self._keep = keep
         self._env, self._tasks, self._seed, self._scoring, self._log = env, tasks, seed, scoring, log
         self._sampling = replace(sampling, temperature=temperature)
         self._deadline_s = deadline_s
@@ -57,6 +60,8 @@ class Evaluator:
         if errors:
             self._log.emit("Fault", where="evaluation", what=f"{len(errors)} of {len(results)} rollouts failed, "
                            f"counted as wrong; the first: {type(errors[0]).__name__}: {errors[0]}")  # fmt: skip
+        assert version is not None
+        self._keep(version, trajectories)
         rewards = [t.reward for t in trajectories if t.reward is not None]
         accuracy = sum(r >= SUCCESS for r in rewards) / len(results)
         self._log.emit(
