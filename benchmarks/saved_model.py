@@ -3,8 +3,8 @@
     python benchmarks/saved_model.py RUN [--json]
 
 Greedy answers, token by token, for every held-out prompt of single-turn runs. ``ours``: answers of the run's engine;
-``other``: those of ``AutoModelForCausalLM.from_pretrained(RUN/model)``. A float32 tie can flip a token, so the bar is on
-the share of equal answers.
+``other``: those of ``AutoModelForCausalLM.from_pretrained(RUN/model)``. A float32 tie can flip a token, so the bar is
+on the share of equal answers.
 """
 
 from __future__ import annotations

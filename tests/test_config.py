@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.config.load import apply_overrides, load_config, parse_override, read_source, recipe_names, to_toml, validate
+from stretto.config.load import (
+    apply_overrides,
+    load_config,
+    parse_override,
+    read_source,
+    recipe_names,
+    to_toml,
+    validate,
+)
 from stretto.errors import ConfigError
 from stretto.launch import check
 
@@ -114,8 +122,13 @@ def test_an_unknown_source_names_the_nearest_recipe() -> None:
         load_config("quickstrat")
 
 
-def test_broken_toml_names_the_file(tmp_path) -> None:  # noqa: ANN001
+def test_broken_toml_names_the_file(tmp_path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("lag_bound = = 2")
     with pytest.raises(ConfigError, match=r"mine\.toml: not valid TOML"):
         load_config(str(path))
+
+
+def test_a_distribution_keeps_the_defaults_of_its_place() -> None:
+    config = load_config("quickstart", ["cluster.lengths.mean=50"])
+    assert (config.cluster.lengths.kind, config.cluster.lengths.mean) == ("lognormal", 50)

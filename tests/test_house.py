@@ -73,14 +73,19 @@ def test_public_names_are_documented(path: Path) -> None:
         assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
     missing = []
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            if not ast.get_docstring(node):
-                missing.append(node.name)
+        public = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_"
+        if public and not ast.get_docstring(node):
+            missing.append(node.name)
     assert not missing, f"{name_of(path)}: no docstring on {', '.join(missing)}"
 
 
 def test_the_orchestrator_side_does_not_import_torch() -> None:
-    code = f"import sys\nfor m in {LIGHT!r}: __import__('stretto.' + m)\nprint('torch' in sys.modules, 'transformers' in sys.modules)"
+    code = f"""
+import sys
+for module in {LIGHT!r}:
+    __import__('stretto.' + module)
+print('torch' in sys.modules, 'transformers' in sys.modules)
+"""
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["False", "False"]
 

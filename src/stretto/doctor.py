@@ -33,9 +33,10 @@ def examine() -> list[Row]:
     rows += [_package(name) for name in _NEEDED]
     for name, purpose in _OPTIONAL.items():
         found = importlib.util.find_spec(name) is not None
-        rows.append({"name": name, "status": "ok" if found else "missing", "detail": _version(name) if found else purpose})
+        detail = _version(name) if found else purpose
+        rows.append({"name": name, "status": "ok" if found else "missing", "detail": detail})
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    rows.append(_row("cores", cores >= 2, str(cores), "engine and learner need one each to overlap; training works, slower"))
+    rows.append(_row("cores", cores >= 2, str(cores), "engine and learner need one each to overlap"))
     rows += [_shared_memory(), _disk(), _cache()]
     return rows
 
@@ -64,7 +65,8 @@ def _shared_memory() -> Row:
         finally:
             os.close(fd)
     except (AttributeError, OSError) as error:
-        return {"name": "shared memory", "status": "bad", "detail": f"{error}: workers.kind = 'process' needs it (Linux)"}
+        detail = f"{error}: workers.kind = 'process' needs it (Linux)"
+        return {"name": "shared memory", "status": "bad", "detail": detail}
     return {"name": "shared memory", "status": "ok", "detail": "anonymous memory for weights"}
 
 

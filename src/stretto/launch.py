@@ -29,7 +29,8 @@ from stretto.observe.trackers import make_trackers
 from stretto.runtime.clock import VirtualLoop, run_virtual
 from stretto.runtime.events import FORMAT, Event, EventLog, read_events
 from stretto.runtime.manifest import Restored, check_logs, latest, load_checkpoint, set_aside_newer
-from stretto.runtime.orchestrator import Orchestrator, Outcome
+from stretto.runtime.orchestrator import Orchestrator
+from stretto.runtime.parts import Outcome
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.crew import Crew, model_type
 from stretto.wiring import Job, build_parts, load_environment

@@ -26,7 +26,7 @@ from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
 from stretto.runtime.manifest import Restored
-from stretto.runtime.orchestrator import Parts
+from stretto.runtime.parts import Parts
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, LearnerHandle, Stepped
 from stretto.runtime.workers.crew import LEARNER, Crew
@@ -80,9 +80,10 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
     if config.eval.tasks and job.mode != "simulate":
         tasks = env.eval_tasks(config.eval.tasks)
         if tasks:
-            evaluator = Evaluator(env, tasks, sampling, config.eval.temperature, config.seed, scoring, log,
-                                  config.deadlines.rollout_s,
-                                  lambda version, done: write_evaluation(job.out, version, done, job.env.text))  # fmt: skip
+            evaluator = Evaluator(
+                env, tasks, sampling, config.eval.temperature, config.seed, scoring, log, config.deadlines.rollout_s,
+                partial(write_evaluation, job.out, text=job.env.text),
+            )  # fmt: skip
     if job.mode == "rehearse" and costs is not None:
         env = DelayedEnvironment(env, costs)
     return Parts(

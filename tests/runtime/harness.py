@@ -27,7 +27,8 @@ from stretto.observe.checker import check_events
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.clock import VirtualLoop, run_virtual
 from stretto.runtime.events import FORMAT, Event, EventLog, read_events
-from stretto.runtime.orchestrator import Orchestrator, Outcome, Parts
+from stretto.runtime.orchestrator import Orchestrator
+from stretto.runtime.parts import Outcome, Parts
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import Loaded
 from stretto.runtime.workers.inline import InlineLearner

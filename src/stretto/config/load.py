@@ -16,13 +16,14 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 
 from stretto.config.schema import RunConfig
-from stretto.config.sections import Component
+from stretto.config.sections import Component, Law
 from stretto.errors import ConfigError, nearest
 
 
 def recipe_names() -> list[str]:
     """Names of the recipes that come with Stretto."""
-    return sorted(p.name[:-5] for p in resources.files("stretto").joinpath("recipes").iterdir() if p.name.endswith(".toml"))
+    files = resources.files("stretto").joinpath("recipes").iterdir()
+    return sorted(path.name[:-5] for path in files if path.name.endswith(".toml"))
 
 
 def read_source(source: str) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> RunConfig:
 
 def validate(table: dict[str, Any]) -> RunConfig:
     """A table as a ``RunConfig``; the first problem of each kind is one clear line."""
-    _fill_names(table, RunConfig)
+    _fill_defaults(table, RunConfig)
     try:
         return RunConfig.model_validate(table)
     except ValidationError as error:
@@ -91,8 +92,9 @@ def validate(table: dict[str, Any]) -> RunConfig:
         raise ConfigError("\n".join(lines)) from error
 
 
-def _fill_names(table: dict[str, Any], model: type[BaseModel]) -> None:
-    """Options given without their component's name belong to the default one."""
+def _fill_defaults(table: dict[str, Any], model: type[BaseModel]) -> None:
+    """Options given without their component's name belong to the default one; keys that a distribution leaves out
+    keep the default of its place (which need not be that of its class)."""
     for key, field in model.model_fields.items():
         inner = table.get(key)
         if not isinstance(inner, dict):
@@ -100,8 +102,11 @@ def _fill_names(table: dict[str, Any], model: type[BaseModel]) -> None:
         section = _model_of(field.annotation)
         if section is Component and field.default_factory is not None:
             inner.setdefault("name", field.default_factory().name)  # type: ignore[call-arg]
+        elif section is Law and field.default_factory is not None:
+            for name, value in field.default_factory().model_dump().items():  # type: ignore[call-arg]
+                inner.setdefault(name, value)
         elif section is not None:
-            _fill_names(inner, section)
+            _fill_defaults(inner, section)
 
 
 def _explain(error: Any, table: dict[str, Any]) -> str:

@@ -73,10 +73,11 @@ def write_samples(run_dir: Path | str, step: int, samples: Sequence[Sample]) -> 
     return path
 
 
-def write_evaluation(run_dir: Path | str, version: int, trajectories: Sequence[Trajectory],
-                     text: Callable[[Trajectory], str]) -> Path:
-    """``rollouts/eval-<version>.jsonl``: each held-out trajectory as ``{"version", "reward", "tokens", "mask", "text"}``,
-    so that a saved model can be compared with what the engine answered."""
+def write_evaluation(
+    run_dir: Path | str, version: int, trajectories: Sequence[Trajectory], *, text: Callable[[Trajectory], str]
+) -> None:
+    """``rollouts/eval-<version>.jsonl``: each held-out trajectory with ``version``, ``reward``, ``tokens``, ``mask`` and
+    ``text``, so that a saved model can be compared with what the engine answered."""
     path = Path(run_dir) / "rollouts" / f"eval-{version:06d}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
@@ -85,7 +86,6 @@ def write_evaluation(run_dir: Path | str, version: int, trajectories: Sequence[T
         for t in trajectories
     ]  # fmt: skip
     path.write_bytes(b"".join(lines))
-    return path
 
 
 def sample_steps(run_dir: Path | str) -> list[int]:

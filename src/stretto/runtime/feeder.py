@@ -1,0 +1,153 @@
+"""Starting groups, and taking in what becomes of them.
+
+Owns the running groups, the pool and the data frontier. After each change ``wake`` schedules one pump: who may start is
+asked of ``control`` until nobody may. Whoever waits for a change (the trainer) looks again when ``changed`` is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stretto.errors import ConfigError, StrettoError
+from stretto.pool.pool import Pool
+from stretto.runtime.client import RolloutClient
+from stretto.runtime.groups import GroupLimits, Groups
+from stretto.runtime.parts import Parts
+from stretto.runtime.workers.base import EngineHandle
+from stretto.trajectory import Group, Trajectory
+
+
+class Feeder:
+    """``published`` tells the newest published version; ``fatal`` ends the run."""
+
+    def __init__(self, parts: Parts, published: Callable[[], int], fatal: Callable[[BaseException], None]) -> None:
+        self._p, self._c, self._fatal = parts, parts.config, fatal
+        self._loop = asyncio.get_running_loop()
+        self.pool = Pool()
+        self.next_task = 0
+        self.changed = asyncio.Event()
+        self.is_open = False
+        """May new groups start?"""
+        self.pump_due = False
+        self._failed_in_a_row = 0
+        self._engines = {engine.name: engine for engine in parts.engines}
+        deadlines, workers = self._c.deadlines, self._c.workers
+        self.groups = Groups(
+            env=parts.env,
+            limits=GroupLimits(self._c.group_size, deadlines.rollout_s, deadlines.group_s, workers.replace_failed),
+            rule=parts.rules.filter,
+            log=parts.log,
+            version=published,
+            make_client=self._client,
+            ended=self.wake,
+            ready=self._group_ready,
+            failed=self._group_failed,
+            fatal=fatal,
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Has every task of the data been handed out?"""
+        return self._p.tasks_in_all is not None and self.next_task >= self._p.tasks_in_all
+
+    def wake(self) -> None:
+        """Something changed: pump once, soon."""
+        if not self.pump_due:
+            self.pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self.pump_due = False
+        try:
+            if self.is_open:
+                self._change_roles()
+                self.reject()
+                self._start_groups()
+        except Exception as error:
+            self._fatal(error)
+        self.changed.set()
+
+    def _start_groups(self) -> None:
+        p = self._p
+        limit = p.rules.quota.limits(p.view).trajectories
+        while not self.exhausted:
+            if limit is not None and p.view.running_trajectories >= limit:
+                return
+            if self.pool.nbytes > self._c.pool_limit_mib << 20 and len(self.pool) >= p.view.batch:
+                return
+            admits = p.rules.admission.decide
+            name = p.rules.router.route(p.view, [v for v in p.view.versions if admits(p.view, v) > 0])
+            if name is None:
+                return
+            engine = self._engines[name]
+            pin = p.rules.version.assign(p.view, name)
+            if pin is None and self._c.control.in_flight == "pin":
+                pin = engine.version
+            version = pin if pin is not None else engine.version
+            if version is None or (pin is not None and admits(p.view, version) <= 0):
+                return
+            task = p.env.task(self.next_task)
+            self.next_task += 1
+            self.groups.start(task, engine, version, pin)
+
+    def _change_roles(self) -> None:
+        p = self._p
+        for change in p.rules.elastic.decide(p.view):
+            p.log.emit("RoleChanged", worker=change.engine, active=change.active)
+        if p.rules.residency.decide(p.view):
+            raise ConfigError("control.residency: this runtime can't pause or move trajectories yet")
+
+    def _client(self, trajectory: int, group: int, engine: EngineHandle, pin: int | None, replay: Any) -> RolloutClient:
+        p = self._p
+        return RolloutClient(
+            trajectory=trajectory, group=group, engine=engine, sampling=p.sampling, seed=self._c.seed,
+            scoring=p.scoring, log=p.log, pin=pin, replay=replay, top_logp=self._c.engine.top_logp,
+            draws=self._c.engine.draws,
+        )  # fmt: skip
+
+    def _group_ready(self, group: Group) -> None:
+        keep = self._p.rules.chunk.keep
+        for trajectory in group.trajectories:
+            chosen = keep(trajectory.policy_tokens, trajectory.turns)
+            if chosen != slice(None):
+                at = trajectory.mask.nonzero()[0][chosen]
+                trajectory.mask = trajectory.mask & False
+                trajectory.mask[at] = True
+        self._failed_in_a_row = 0
+        self.pool.add(group)
+        self.wake()
+
+    def _group_failed(self, group: int, reason: str) -> None:
+        if reason:
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= max(3, self._c.prompts_per_step):
+                self._fatal(StrettoError(f"{self._failed_in_a_row} groups in a row failed; the last: {reason}. "
+                                         "See the TrajEnd events in events.jsonl for why"))  # fmt: skip
+        self.wake()
+
+    def reject(self) -> None:
+        """End what the pool rule rejects."""
+        p = self._p
+        for group in self.pool.take(list(p.rules.pool.reject(p.view))):
+            self.end_group(group.id, group.trajectories, "rejected", "control.pool")
+
+    def end_group(
+        self, group: int, done: list[Trajectory], ending: str, reason: str, open_: Sequence[int] = ()
+    ) -> None:
+        """Log the end of a whole group that doesn't train."""
+        self._p.log.emit(
+            "TrajEnd", traj=[*(t.id for t in done), *open_], ending=ending, reason=reason,
+            tokens=sum(t.policy_tokens for t in done), group=group, group_over=True,
+        )  # fmt: skip
+
+    def abandon(self, reason: str) -> None:
+        """End everything that is open as cancelled."""
+        self.groups.cancel_all(reason)
+        for group in self.pool.take([g.id for g in self.pool.groups()]):
+            self.end_group(group.id, group.trajectories, "cancelled", reason)
+        training = self._p.view.open_ids
+        if training:
+            tokens = sum(g.tokens for g in self._p.view.training.values())
+            self._p.log.emit("TrajEnd", traj=training, ending="cancelled", reason=reason, tokens=tokens)

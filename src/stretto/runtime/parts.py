@@ -1,0 +1,50 @@
+"""What a run is made of, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto.config.schema import RunConfig
+from stretto.control.hooks import Rules
+from stretto.control.view import View
+from stretto.envs.base import Environment
+from stretto.rollout.types import SamplingParams
+from stretto.runtime.evaluate import Evaluator
+from stretto.runtime.events import EventLog
+from stretto.runtime.waits import Waits
+from stretto.runtime.workers.base import EngineHandle, LearnerHandle, Stepped
+from stretto.trajectory import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a run is made of. ``on_step(version, groups, stepped)`` sees each trained batch (samples, live view)."""
+
+    config: RunConfig
+    rules: Rules
+    env: Environment
+    engines: list[EngineHandle]
+    learner: LearnerHandle
+    scoring: Any
+    sampling: SamplingParams
+    log: EventLog
+    view: View
+    waits: Waits
+    out: Path
+    max_steps: int
+    tasks_in_all: int | None
+    evaluator: Evaluator | None = None
+    on_step: Callable[[int, list[Group], Stepped], None] = lambda version, groups, stepped: None
+    offsets: Callable[[], dict[str, int]] = dict
+    """Byte offsets of further append-only files, saved with checkpoints."""
+    says: Callable[[str], None] = lambda line: None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How the run ended."""
+
+    reason: str

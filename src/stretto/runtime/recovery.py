@@ -1,0 +1,71 @@
+"""Checkpoints of a running loop, and taking it up again from one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from stretto.runtime.feeder import Feeder
+from stretto.runtime.manifest import Restored, Snapshot, save_checkpoint
+from stretto.runtime.parts import Parts
+
+
+async def checkpoint(p: Parts, feeder: Feeder) -> None:
+    """Save learner, partial rollouts, pool and data frontier, between two steps."""
+    keep_partial = p.config.save_partial
+
+    async def partials() -> dict[int, Any]:
+        if not keep_partial:
+            return {}
+        found = await asyncio.gather(*(engine.partials() for engine in p.engines))
+        return {request: completion for part in found for request, completion in part.items()}
+
+    def snapshot(parts: dict[int, Any]) -> Snapshot:
+        p.log.emit("Checkpoint", step=p.view.version, version=p.view.version)
+        p.log.flush(sync=True)
+        return Snapshot(
+            version=p.view.version,
+            next_task=feeder.next_task,
+            clock_s=p.log.run_time(asyncio.get_running_loop().time()),
+            offsets={"events.jsonl": p.log.offset, **p.offsets()},
+            ready=feeder.pool.groups(),
+            running=list(feeder.groups.running.values()),
+            partials=parts,
+            keep_partial=keep_partial,
+        )
+
+    await save_checkpoint(p.out / "checkpoints", p.learner.save, partials, snapshot, p.config)
+
+
+def restore_groups(p: Parts, feeder: Feeder, restored: Restored) -> None:
+    """Put the ready groups back into the pool and let the unfinished ones go on."""
+    engines = {engine.name: engine for engine in p.engines}
+    for group in restored.ready:
+        feeder.pool.add(group)
+    excess = _excess(p, restored)
+    for group in feeder.pool.take([g.id for g in restored.ready if g.id in excess]):
+        feeder.end_group(group.id, group.trajectories, "cancelled", "max_steps was lowered")
+    for saved in restored.running:
+        if saved.id in excess:
+            feeder.end_group(saved.id, saved.done, "cancelled", "max_steps was lowered", list(saved.open))
+            continue
+        name = p.rules.router.route(p.view, p.view.versions)
+        assert name is not None, "all engines have a version after the first publish"
+        engine = engines[name]
+        assert engine.version is not None
+        # a pinned trajectory can't go on under another version: it starts over
+        pinned = p.config.control.in_flight == "pin"
+        open_ = {i: [] if pinned else completions for i, completions in saved.open.items()}
+        fresh = not saved.done and not any(open_.values())
+        pin = engine.version if pinned else None
+        feeder.groups.restart(
+            p.env.task(saved.id), engine, engine.version if fresh else saved.version, pin, saved.done,
+            open_, saved.replaced, saved.created,
+        )  # fmt: skip
+
+
+def _excess(p: Parts, restored: Restored) -> set[int]:
+    """Groups that can't train any more because the resumed run has a lower ``max_steps``: the newest ones."""
+    groups = [(g.version_dispatch, g.id) for g in restored.ready] + [(g.version, g.id) for g in restored.running]
+    trainable = p.config.prompts_per_step * max(0, p.max_steps - restored.version)
+    return {group for _, group in sorted(groups)[trainable:]}

@@ -1,0 +1,128 @@
+"""One learner step after another: wait for a batch, train it, offer the new weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from stretto.errors import ConfigError, DeadlockError, InvariantError
+from stretto.pool.columns import Columns, pack
+from stretto.runtime.feeder import Feeder
+from stretto.runtime.parts import Parts
+from stretto.runtime.publish import Publisher
+from stretto.runtime.workers.base import Stepped
+from stretto.trajectory import Group, Trajectory
+
+
+class Trainer:
+    """Drives the learner. ``stop`` ends it after the running step."""
+
+    def __init__(
+        self, parts: Parts, feeder: Feeder, publisher: Publisher, log_published: Callable[[int, Any, float], None]
+    ) -> None:
+        self._p, self._c, self._feeder, self._publisher = parts, parts.config, feeder, publisher
+        self._log_published = log_published
+        self._loop = asyncio.get_running_loop()
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Take no further batch."""
+        self.stopping = True
+        self._feeder.is_open = False
+        self._feeder.changed.set()
+
+    async def step(self) -> bool:
+        """One step; False: there is no further batch (stopped, or the data is exhausted)."""
+        ids = await self._p.waits.on(
+            self._next_batch(), "the learner", self._describe, self._c.deadlines.batch_s, "batch_s"
+        )
+        if ids is None:
+            return False
+        await self._train(self._feeder.pool.take(ids))
+        return True
+
+    async def _next_batch(self) -> list[int] | None:
+        p = self._p
+        while True:
+            self._feeder.changed.clear()
+            if self.stopping:
+                return None
+            self._feeder.reject()
+            ids = p.rules.batch.form(p.view)
+            if ids is not None:
+                return list(ids)
+            feeder = self._feeder
+            coming = feeder.pump_due or feeder.groups.running or self._publisher.busy
+            if not coming and not any(engine.restarting for engine in p.engines):
+                if feeder.exhausted:
+                    return None
+                raise DeadlockError(
+                    f"the learner waits for {self._describe()}, nothing runs and control.admission starts nothing"
+                )
+            await self._feeder.changed.wait()
+
+    async def _train(self, groups: list[Group]) -> None:
+        p, c = self._p, self._c
+        version = p.view.version
+        trajectories = [t for group in groups for t in group.trajectories]
+        columns = pack(trajectories)
+        if len(p.rules.train_mode.chunks(p.view, [g.id for g in groups])) != 1:
+            raise ConfigError("control.train_mode asks for several portions; this learner takes a batch whole")
+        p.log.emit(
+            "StepStart",
+            step=version,
+            version=version,
+            groups=[g.id for g in groups],
+            traj=[t.id for t in trajectories],
+            tokens=int(columns["mask"].sum()),
+            staleness=_staleness(columns, version, c.lag_bound),
+        )
+        self._feeder.wake()
+        slot = await self._publisher.free_slot(version + 1)
+        stepped = await p.learner.step(columns, slot)
+        for engine in p.engines:
+            engine.flush_busy()
+        p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
+        if stepped.skipped:
+            self._skipped(trajectories, stepped)
+        else:
+            self._log_published(stepped.version, stepped.staged, self._loop.time() - stepped.stage_s)
+            self._publisher.offer(stepped.version, slot, stepped.staged)
+        p.on_step(version, groups, stepped)
+        p.log.flush()
+        self._feeder.wake()
+
+    def _skipped(self, trajectories: list[Trajectory], stepped: Stepped) -> None:
+        """The gradient wasn't finite: weights as before, the batch is lost. Too many in a row end the learner."""
+        self._p.log.emit("Fault", where="learner", what=stepped.reason)
+        self._p.log.emit("TrajEnd", traj=[t.id for t in trajectories], ending="failed", reason="non-finite gradient: "
+                         "the step was skipped", tokens=sum(t.policy_tokens for t in trajectories))  # fmt: skip
+
+    def _describe(self) -> str:
+        view = self._p.view
+        running = sum(g.open for g in self._feeder.groups.running.values())
+        return (
+            f"a batch of {view.batch} groups at version {view.version}: {len(view.ready)} ready, {len(view.running)} "
+            f"running with {running} open trajectories, engines at {[e.version for e in view.engines.values()]}"
+        )
+
+
+def _staleness(columns: Columns, version: int, lag_bound: int) -> dict[str, int]:
+    """Token sums over the batch, and the hard bound (PACE's split, in integers)."""
+    mask = columns["mask"]
+    versions = columns["versions"][mask].astype("int64")
+    complete = columns["version_complete"].repeat(columns["length"])[mask].astype("int64")
+    tokens = len(versions)
+    oldest = version - int(versions.min()) if tokens else 0
+    if oldest > lag_bound:
+        raise InvariantError(
+            f"step {version}: a token has staleness {oldest}, the lag bound is {lag_bound}: the admission or batch "
+            "rule does not keep it"
+        )
+    return {
+        "total": int(version * tokens - versions.sum()),
+        "generation": int((complete - versions).sum()),
+        "waiting": int((version - complete).sum()),
+        "max": oldest,
+    }
