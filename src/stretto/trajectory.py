@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,6 +176,8 @@ class Group:
     trajectories: list[Trajectory]
     version_dispatch: int
     version_complete: int
+    columns: dict[str, NDArray[Any]] | None = field(default=None, repr=False, compare=False)
+    """The same as columns (``stretto.pool.columns``), packed when the group entered the pool."""
 
     @property
     def nbytes(self) -> int:
@@ -188,6 +191,8 @@ class Transcript:
     ``observe`` adds tokens that the policy did not write (prompt, tool results), ``sample`` adds a completion.
     Each append keeps all columns equally long, so a mismatch fails where it happens.
     """
+
+    __slots__ = ("_ids", "_length", "_parts", "group", "trajectory", "turns")
 
     def __init__(self, trajectory: int, group: int) -> None:
         self.trajectory = trajectory
@@ -250,15 +255,17 @@ class Transcript:
             for name in names
         }
         at = 0
-        for count, completion in self._parts:
-            end = at + count
-            if completion is not None:
+        for sampled, run in groupby(self._parts, key=lambda part: part[1] is not None):
+            counts, written = zip(*run, strict=True)
+            end = at + sum(counts)
+            if sampled:  # completions with nothing between them go in together
                 mask[at:end] = True
-                versions[at:end] = completion.versions
-                logp[at:end] = completion.logp
-                entropy[at:end] = completion.entropy
+                np.concatenate([c.versions for c in written], out=versions[at:end], casting="same_kind")
+                np.concatenate([c.logp for c in written], out=logp[at:end], casting="same_kind")
+                np.concatenate([c.entropy for c in written], out=entropy[at:end], casting="same_kind")
                 for name in names:
-                    records[name][at:end] = completion.records[name]
+                    parts = [c.records[name] for c in written]
+                    np.concatenate(parts, out=records[name][at:end], casting="same_kind")
             at = end
         return Trajectory(
             self.trajectory, self.group, tokens, mask, versions, logp, entropy, reward,

@@ -79,6 +79,28 @@ def test_versions_change_where_the_load_happened() -> None:
     assert partial.versions.tolist() == [0] * 10
 
 
+def test_a_request_has_its_first_token_one_step_after_its_start() -> None:
+    e = engine(slots=2)
+    e.add(0.0, [request(0, 10), request(1, 30), request(2, 5)])
+    e.start_waiting()
+    e.add(0.0259, [])
+    assert e.first == []
+    e.add(0.026, [])
+    assert e.first == [0, 1], "the third one has no slot"
+    e.first = []
+    e.finished(0.26)
+    e.start_waiting()
+    e.load(0.27, 1, 0.0)
+    assert e.first == []
+    e.add(0.286, [])
+    assert e.first == [2]
+    aborting = engine(mode="abort")
+    aborting.add(0.0, [request(0, 10)])
+    aborting.start_waiting()
+    aborting.load(0.1, 1, 0.0)
+    assert aborting.first == [0], "it had four tokens when it was aborted"
+
+
 def test_no_slot_idles_while_a_request_waits(tmp_path: Path) -> None:
     """Acceptance test 6, at every moment: the rows of an engine are min(slots, requests it has)."""
     e = engine(slots=3)

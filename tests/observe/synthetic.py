@@ -125,7 +125,11 @@ class Sim:
         n = max(1, job["want"] // job["turns"])
         job["turn_start"] = self.now
         job["first"] = self.engine_version[job["engine"]]
+        self.at(0.01, self.first_token, job)
         self.at(n * 0.01, self.turn_done, job, n)
+
+    def first_token(self, job: dict[str, Any]) -> None:
+        self.emit("FirstToken", traj=job["m"]["id"], request=job["turn"], engine=f"engine-{job['engine']}")
 
     def turn_done(self, job: dict[str, Any], n: int) -> None:
         version = self.engine_version[job["engine"]]
@@ -143,10 +147,12 @@ class Sim:
         more = job["turn"] < job["turns"]
         if more:
             self.emit("TurnDone", traj=job["m"]["id"], start=round(job["turn_start"], 6), tokens=n, versions=turn)
-        self.at(self.random.lognormvariate(-1.5, 0.8), self.env_done, job, more, self.now)
+        what = "tool" if more else "score"
+        self.emit("EnvStarted", traj=job["m"]["id"], what=what)
+        self.at(self.random.lognormvariate(-1.5, 0.8), self.env_done, job, more, round(self.now, 6))
 
     def env_done(self, job: dict[str, Any], more: bool, start: float) -> None:
-        self.emit("EnvDone", traj=job["m"]["id"], start=round(start, 6), what="tool" if more else "score")
+        self.emit("EnvDone", traj=job["m"]["id"], start=start, what="tool" if more else "score")
         if more:
             self.decode(job)
             return

@@ -149,6 +149,12 @@ def resumed(step: int, version: int) -> Callable[[list[Event]], None]:
     return change
 
 
+def late_first_token(events: list[Event]) -> None:
+    at = nth(events, "TrajDone", 3)
+    events.insert(at + 1, {"e": "FirstToken", "t": events[at]["t"], "traj": events[at]["traj"], "request": 99,
+                           "engine": "engine-0"})  # fmt: skip
+
+
 def busy_until(seconds: float) -> Callable[[list[Event]], None]:
     return mutate("Busy", 2, end=lambda end: end + seconds)
 
@@ -208,6 +214,12 @@ MUTATIONS: dict[str, tuple[Callable[[list[Event]], None], str]] = {
     "resumes at a wrong step": (resumed(6, 5), "continues at step"),
     "resumes at a wrong version": (resumed(5, 6), "continues at version"),
     "goes on without a restart": (resumed(5, 5), "its group was not restarted"),
+    "first token twice": (double("FirstToken", 2), "the first token of request"),
+    "first token of a stranger": (mutate("FirstToken", 2, traj=99_999), "was never submitted"),
+    "first token after the end": (late_first_token, "a first token after its end"),
+    "a wait that never began": (drop("EnvStarted", 3), "that did not start at"),
+    "a wait that ends twice": (double("EnvDone", 3), "that did not start at"),
+    "a wait of another name": (mutate("EnvDone", 3, what="nap"), "'nap' ends that did not start at"),
     "busy after the event": (busy_until(1.0), "logged at"),
 }
 

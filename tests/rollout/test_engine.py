@@ -293,6 +293,18 @@ def test_reports_count_steps_and_tokens() -> None:
     assert (report.running, report.waiting) == (0, 0)
 
 
+def test_reports_name_each_request_once_when_it_has_its_first_token() -> None:
+    eng = engine(MODEL, slots=2, eos_ids=())
+    eng.add([request(0, [3, 4, 5], 4), request(1, [6], 1), request(2, [7, 8], 3)])
+    assert [eng.advance(1).first for _ in range(6)] == [[0, 1], [2], [], [], [], []]
+    eng.add([request(3, [3, 4], 5), request(4, [5], 5)])
+    eng.abort([4])
+    assert eng.advance(2).first == [3]
+    moved = engine(MODEL, slots=1, eos_ids=())
+    moved.import_(eng.export(3))
+    assert moved.advance(9).first == [], "it had its first token elsewhere"
+
+
 def test_a_wrong_construction_is_one_clear_error() -> None:
     with pytest.raises(ConfigError, match="slots"):
         TorchEngine(MODEL, slots=0, max_tokens=8, eos_ids=EOS, seed=0)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from stretto.errors import DeadlineError, DeadlockError
-from stretto.runtime.clock import VirtualLoop, run_virtual
+from stretto.runtime.clock import Pause, VirtualLoop, run_virtual
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
 
@@ -50,6 +50,41 @@ def test_a_timer_can_be_cancelled_by_an_earlier_one_of_its_instant() -> None:
         return order
 
     assert run_virtual(main(), VirtualLoop()) == []
+
+
+def test_a_pause_ends_in_time_and_can_be_cancelled_before_while_and_after_it_runs() -> None:
+    async def nap(seconds: float, said: list[float]) -> None:
+        loop = asyncio.get_running_loop()
+        await Pause(loop, seconds)
+        said.append(loop.time())
+
+    async def main() -> list[float]:
+        loop, said = asyncio.get_running_loop(), []
+        tasks = [loop.create_task(nap(seconds, said)) for seconds in (3.0, 1.0, 2.0, 5.0, 1.0)]
+        tasks[4].cancel()  # before its first step
+        loop.call_later(0.5, tasks[2].cancel)
+        loop.call_later(3.0, tasks[0].cancel)  # set before the pause was: cancelled in the instant in which it ends
+        await asyncio.wait(tasks)
+        assert [t.cancelled() for t in tasks] == [True, False, True, False, True]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await Pause(loop, 1e9)
+        return [*said, loop.time()]
+
+    assert run_virtual(main(), VirtualLoop()) == [1.0, 5.0, 6.0]
+
+
+def test_a_pause_works_on_the_wall_clock() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        await Pause(loop, 0.02)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await Pause(loop, 60)
+        return loop.time() - start
+
+    assert 0.04 <= asyncio.run(main()) < 30
 
 
 def test_timeouts_work_and_name_the_wait() -> None:

@@ -44,6 +44,9 @@ def test_a_rollout_that_never_returns_fails_at_its_deadline_and_the_step_complet
     assert lost["t"] == pytest.approx(start + 100)
     assert 2 in [g for e in of(events, "StepStart") for g in e["groups"]], "it trains with the other three"
     assert events[-1]["reason"] == "done"
+    over = {(e["traj"], e["what"], e["start"]) for e in of(events, "EnvDone")}
+    hangs = [e for e in of(events, "EnvStarted") if (e["traj"], e["what"], e["t"]) not in over]
+    assert [(e["traj"], e["what"]) for e in hangs] == [(2001, "never")], "the log tells who hung where"
 
 
 def test_a_group_closes_at_its_deadline_with_two_valid_members_or_fails_and_another_comes(tmp_path: Path) -> None:

@@ -57,6 +57,25 @@ def test_long_rollouts_train_as_often_as_they_are_drawn(tmp_path: Path) -> None:
     assert ks_2samp(*halves).pvalue > 0.01, "the mix of lengths drifts"
 
 
+@pytest.mark.parametrize("mode", ["keep", "abort"])
+def test_every_request_that_samples_has_its_first_token_in_the_log_once(mode: str, tmp_path: Path) -> None:
+    _, events = simulate(
+        tmp_path / "run", *SMALL, "lag_bound=2", "max_steps=6", "cluster.turns=3", f"control.in_flight={mode}",
+        "cluster.env.kind=exponential", "cluster.env.mean=0.5",
+    )  # fmt: skip
+    assert_clean(events)
+    first = [(e["traj"], e["request"]) for e in of(events, "FirstToken")]
+    turns = sum(e["turns"] for e in of(events, "TrajDone"))
+    assert len(set(first)) == len(first)
+    assert len(first) == turns if mode == "keep" else len(first) > turns, "an aborted one goes on as another request"
+    begun: dict[int, float] = {}
+    for e in events:  # the turn's first token comes before the environment's turn
+        if e["e"] == "FirstToken":
+            begun[e["traj"]] = e["t"]
+        elif e["e"] == "EnvStarted":
+            assert begun.pop(e["traj"]) <= e["t"]
+
+
 def test_lower_depth_lowers_mean_staleness_and_leaves_the_bound(tmp_path: Path) -> None:
     """A2."""
     means = []

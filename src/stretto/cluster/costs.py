@@ -7,6 +7,7 @@ plus a time per token. Draws are functions of (seed, counters) alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 
 from stretto.config.sections import Cluster, Law
@@ -23,16 +24,22 @@ def _share(bits: int) -> float:
 
 def draw(law: Law, u: float) -> float:
     """The value of a law at probability u in (0, 1), clipped to [low, high]."""
-    if law.kind == "constant":
-        value = law.mean
-    elif law.kind == "uniform":
-        return law.low + u * (law.high - law.low)
-    elif law.kind == "exponential":
-        value = -law.mean * math.log1p(-u)
-    else:
-        mu = math.log(law.mean) - law.sigma**2 / 2 if law.mean > 0 else -math.inf
-        value = math.exp(mu + law.sigma * _NORMAL.inv_cdf(u)) if law.mean > 0 else 0.0
-    return min(max(value, law.low), law.high)
+    return sampler(law)(u)
+
+
+def sampler(law: Law) -> Callable[[float], float]:
+    """``draw`` of this law, with what doesn't depend on u computed once."""
+    mean, sigma, low, high = law.mean, law.sigma, law.low, law.high
+    exp, log1p, normal = math.exp, math.log1p, _NORMAL.inv_cdf
+    if law.kind == "uniform":
+        return lambda u: low + u * (high - low)
+    if law.kind == "constant" or (law.kind == "lognormal" and mean <= 0):
+        value = min(max(mean if law.kind == "constant" else 0.0, low), high)
+        return lambda u: value
+    if law.kind == "exponential":
+        return lambda u: low if (x := -mean * log1p(-u)) < low else high if x > high else x
+    mu = math.log(mean) - sigma**2 / 2
+    return lambda u: low if (x := exp(mu + sigma * normal(u))) < low else high if x > high else x
 
 
 class Costs:
@@ -42,6 +49,8 @@ class Costs:
         self.cluster = cluster
         self.streams = tuple(mix(seed, stream) for stream in (101, 102, 103, 104))
         """Mixed seeds of latencies, lengths, rewards, failures."""
+        self.env_law, self.length_law = sampler(cluster.env), sampler(cluster.lengths)
+        self.constant_env_s = self.env_law(0.5) if cluster.env.kind == "constant" else None
 
     def advance_s(self, report: Report) -> float:
         """What one ``advance`` of an engine takes."""
@@ -87,17 +96,19 @@ class Costs:
 class Draws:
     """Lengths and latencies of one trajectory: functions of (seed, trajectory, turn)."""
 
-    __slots__ = ("_env", "_env_law", "_length", "_length_law")
+    __slots__ = ("_constant_env_s", "_env", "_env_law", "_length", "_length_law")
 
     def __init__(self, costs: Costs, trajectory: int) -> None:
-        self._env_law, self._length_law = costs.cluster.env, costs.cluster.lengths
+        self._env_law, self._length_law = costs.env_law, costs.length_law
+        self._constant_env_s = costs.constant_env_s
         self._env, self._length = mix_on(costs.streams[0], trajectory), mix_on(costs.streams[1], trajectory)
 
     def env_s(self, turn: int) -> float:
         """Environment latency after a turn."""
-        law = self._env_law
-        return law.mean if law.kind == "constant" else draw(law, _share(mix_on(self._env, turn)))
+        if self._constant_env_s is not None:
+            return self._constant_env_s
+        return self._env_law(_share(mix_on(self._env, turn)))
 
     def length(self, turn: int) -> int:
         """Response tokens of a turn."""
-        return max(1, round(draw(self._length_law, _share(mix_on(self._length, turn)))))
+        return round(self._length_law(_share(mix_on(self._length, turn)))) or 1

@@ -25,6 +25,7 @@ _TOKENS = np.zeros(_LONGEST, np.int32)
 for _array in (_ZEROS, _TOKENS):
     _array.flags.writeable = False
 _CONSTANTS: dict[int, Ints] = {}
+_WHOLE: dict[tuple[int, int], Completion] = {}
 
 
 def _constant(version: int, n: int) -> Ints:
@@ -39,6 +40,17 @@ def _constant(version: int, n: int) -> Ints:
     return found[:n]
 
 
+def _whole(version: int, n: int) -> Completion:
+    """``n`` tokens of one version, finished. Their content is zeros, so those of equal length share one value."""
+    found = _WHOLE.get((version, n))
+    if found is None:
+        if len(_WHOLE) >= 8192:
+            _WHOLE.clear()
+        found = Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], _constant(version, n), "stop")
+        _WHOLE[version, n] = found
+    return found
+
+
 @dataclass(slots=True)
 class _Row:
     request: Request
@@ -50,14 +62,23 @@ class _Row:
 class ModelledEngine:
     """Slots, virtual token counter, FIFO queue. The owner tells it the time; times never go back."""
 
+    __slots__ = (
+        "_a", "_b", "_heap", "_in_flight", "_loads", "_prefill_s", "_slots", "_starts", "_time", "_v",
+        "_waiting", "decoded", "first", "prefilled", "rows", "steps",
+    )  # fmt: skip
+
     def __init__(self, cluster: Cluster, slots: int, in_flight: str) -> None:
         self._a, self._b, self._prefill_s = cluster.decode_base_s, cluster.decode_row_s, cluster.prefill_token_s
         self._slots, self._in_flight = slots, in_flight
         self._v = 0.0
         self._time = 0.0  # decoding has progressed up to here; in the future while a prefill or a load blocks it
-        self._rows: dict[int, _Row] = {}
+        self.rows: dict[int, _Row] = {}
+        """Active requests."""
         self._heap: list[tuple[float, int]] = []
         self._waiting: deque[Request] = deque()
+        self._starts: deque[tuple[float, int]] = deque()  # (V at the first token, request), ascending
+        self.first: list[int] = []
+        """Requests that got their first token since the owner last took them."""
         self._loads: list[tuple[float, int]] = []  # (V at the load, version)
         self.decoded = self.steps = 0.0
         self.prefilled = 0
@@ -65,7 +86,7 @@ class ModelledEngine:
     @property
     def running(self) -> int:
         """Active rows."""
-        return len(self._rows)
+        return len(self.rows)
 
     @property
     def version(self) -> int:
@@ -79,19 +100,22 @@ class ModelledEngine:
 
     def start_waiting(self) -> None:
         """Give free slots to waiting requests."""
-        while self._waiting and len(self._rows) < self._slots:
-            request = self._waiting.popleft()
+        waiting, rows = self._waiting, self.rows
+        while waiting and len(rows) < self._slots:
+            request = waiting.popleft()
             length = request.sampling.max_new_tokens
             if length > _LONGEST:
                 raise ConfigError(f"cluster.lengths: a response of {length} tokens; at most {_LONGEST} are modelled")
-            self._time += len(request.tokens) * self._prefill_s
-            self.prefilled += len(request.tokens)
-            self._rows[request.id] = _Row(request, self._v, length, len(self._loads))
-            heapq.heappush(self._heap, (self._v + length, request.id))
+            prompt, v = len(request.tokens), self._v
+            self._time += prompt * self._prefill_s
+            self.prefilled += prompt
+            rows[request.id] = _Row(request, v, length, len(self._loads))
+            heapq.heappush(self._heap, (v + length, request.id))
+            self._starts.append((v + 1.0, request.id))
 
     def next_finish(self) -> float | None:
         """When the next row ends if nothing changes; None: no row runs."""
-        heap, rows = self._heap, self._rows
+        heap, rows = self._heap, self.rows
         while heap and heap[0][1] not in rows:
             heapq.heappop(heap)
         if not heap:
@@ -103,11 +127,15 @@ class ModelledEngine:
         """Rows that have ended by ``now``."""
         self._progress(now)
         out = []
-        while self._heap and self._heap[0][0] <= self._v + 1e-9:
-            _, request = heapq.heappop(self._heap)
-            row = self._rows.pop(request, None)
+        heap, until = self._heap, self._v + 1e-9
+        while heap and heap[0][0] <= until:
+            _, request = heapq.heappop(heap)
+            row = self.rows.pop(request, None)
             if row is not None:
-                out.append((request, self._completion(row, row.length, "stop")))
+                if row.loads == len(self._loads) or self._in_flight == "pin":
+                    out.append((request, _whole(self._loads[row.loads - 1][1], row.length)))
+                else:
+                    out.append((request, self._completion(row, row.length, "stop")))
         return out
 
     def load(self, now: float, version: int, pause_s: float) -> list[tuple[int, Completion]]:
@@ -116,11 +144,11 @@ class ModelledEngine:
         self._time = max(self._time, now) + pause_s
         aborted = []
         if self._in_flight == "abort":
-            aborted = [(i, self._completion(row, self._sampled(row), "aborted")) for i, row in self._rows.items()]
-            self._rows.clear()
+            aborted = [(i, self._completion(row, self._sampled(row), "aborted")) for i, row in self.rows.items()]
+            self.rows.clear()
             self._heap.clear()
         elif self._in_flight == "reprefill":
-            context = sum(len(row.request.tokens) + self._sampled(row) for row in self._rows.values())
+            context = sum(len(row.request.tokens) + self._sampled(row) for row in self.rows.values())
             self._time += context * self._prefill_s
             self.prefilled += context
         self._loads.append((self._v, version))
@@ -130,23 +158,28 @@ class ModelledEngine:
         """Requests that nobody needs any more."""
         gone = set(ids)
         for i in gone:
-            self._rows.pop(i, None)
+            self.rows.pop(i, None)
         if any(r.id in gone for r in self._waiting):
             self._waiting = deque(r for r in self._waiting if r.id not in gone)
 
     def partials(self, now: float) -> dict[int, Completion]:
         """What running requests have sampled so far."""
         self._progress(now)
-        return {i: self._completion(row, self._sampled(row), "aborted") for i, row in self._rows.items()}
+        return {i: self._completion(row, self._sampled(row), "aborted") for i, row in self.rows.items()}
 
     def _progress(self, now: float) -> None:
         if now > self._time:
-            n = len(self._rows)
+            n = len(self.rows)
             if n:
                 steps = (now - self._time) / (self._a + self._b * n)
                 self._v += steps
                 self.steps += steps
                 self.decoded += steps * n
+                until, starts = self._v + 1e-9, self._starts
+                while starts and starts[0][0] <= until:
+                    _, request = starts.popleft()
+                    if request in self.rows:
+                        self.first.append(request)
             self._time = now
 
     def _sampled(self, row: _Row) -> int:

@@ -8,6 +8,7 @@ pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds
 * versions: published ones consecutive, non-decreasing inside a trajectory and on a worker, nothing sampled from a
   version that wasn't published, loaded and not yet released;
 * staleness: total = generation + waiting, in integers, equal to the recount; no token over the lag bound;
+* each request gets its first token at most once; what an environment ends it has started;
 * steps: numbered without gap, each ends, a skipped one changes no version; times never run backwards.
 """
 
@@ -108,6 +109,7 @@ class Checker(WorkRules):
         self.result.complete = False
         s.republish = True
         s.worker_version.clear()
+        s.env.clear()
         if s.step is not None:
             self.bad(f"step {s.step['step']} is still open")
             s.step = None

@@ -18,7 +18,7 @@ class Open:
     """A trajectory that has not ended. ``sampled``: token-weighted sum of its versions; ``oldest``: least of them."""
 
     __slots__ = (
-        "done", "group", "oldest", "restarted", "sampled", "submitted", "tokens", "valid", "version",
+        "done", "group", "oldest", "request", "restarted", "sampled", "submitted", "tokens", "valid", "version",
     )  # fmt: skip
 
     def __init__(self, group: int, version: int, submitted: float, restarted: bool = False) -> None:
@@ -28,6 +28,7 @@ class Open:
         self.restarted = restarted
         self.done = self.valid = False
         self.tokens = self.sampled = self.oldest = 0
+        self.request = -1  # the last one that got its first token
 
     def finish(self, versions: list[list[int]], valid: bool) -> None:
         """It is done: sum up its tokens."""
@@ -61,6 +62,8 @@ class State:
     endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
     ready: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     """group: (version when it became ready, its valid trajectories)"""
+    env: dict[tuple[int, str], list[float]] = field(default_factory=dict)
+    """(trajectory, what): when the environment waits that have not ended began"""
     loaded: set[int] = field(default_factory=set)
     released: dict[int, float] = field(default_factory=dict)
     worker_version: dict[str, int] = field(default_factory=dict)

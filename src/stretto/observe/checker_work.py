@@ -6,7 +6,8 @@ from stretto.observe.checker_state import ENDINGS, SLACK_S, Event, Open, Rules, 
 
 
 class WorkRules(Rules):
-    """Handlers ``_on_<event>`` of Submitted, TurnDone, EnvDone, TrajDone, TrajEnd, GroupReady, StepStart, StepEnd."""
+    """Handlers ``_on_<event>`` of Submitted, FirstToken, TurnDone, EnvStarted, EnvDone, TrajDone, TrajEnd, GroupReady,
+    StepStart, StepEnd."""
 
     # --- trajectories and groups -------------------------------------------------------------------------------
 
@@ -65,10 +66,34 @@ class WorkRules(Rules):
             self.bad(f"trajectory {id}: a turn after its end")
         self._versions(id, known, event)
 
+    def _on_FirstToken(self, event: Event) -> None:
+        id, request = event["traj"], event["request"]
+        event["engine"]
+        known = self._find(id)
+        if known is None:
+            return
+        if known.done:
+            self.bad(f"trajectory {id}: a first token after its end")
+        if request <= known.request:
+            self.bad(f"trajectory {id}: the first token of request {request} after that of request {known.request}")
+        known.request = request
+
+    def _on_EnvStarted(self, event: Event) -> None:
+        id, what = event["traj"], event["what"]
+        if self._find(id) is not None:
+            self.state.env.setdefault((id, what), []).append(event["t"])
+
     def _on_EnvDone(self, event: Event) -> None:
-        id = event["traj"]
+        """May come after the trajectory was given up: what it waited for ends later."""
+        id, what, start = event["traj"], event["what"], event["start"]
         if id not in self.state.open and id not in self.state.closed:
-            self.bad(f"trajectory {id} was never submitted")
+            return self.bad(f"trajectory {id} was never submitted")
+        starts = self.state.env.get((id, what), [])
+        if start not in starts:
+            return self.bad(f"trajectory {id}: {what!r} ends that did not start at {start}")
+        starts.remove(start)
+        if not starts:
+            del self.state.env[id, what]
 
     def _on_TrajDone(self, event: Event) -> None:
         id = event["traj"]

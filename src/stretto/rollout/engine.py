@@ -190,7 +190,9 @@ class TorchEngine:
                 break
             report.decode_steps += 1
             report.decode_tokens += self._batch.decoder.active
-            for job, finish in self._batch.decoder.step():
+            done = self._batch.decoder.step()
+            report.first += self._batch.take_fresh()
+            for job, finish in done:
                 report.finished.append((job.request.id, self._batch.take(job, finish)))
             if self._batch.decoder.broken:
                 self._report = report  # what has finished comes with the next call

@@ -32,6 +32,7 @@ class Scheduler:
         self.queue: deque[Job] = deque()
         self.hold = False
         self.dirty = False
+        self._fresh: list[Job] = []  # admitted, without a token so far: the next step samples their first one
 
     def enqueue(self, job: Job) -> None:
         """Queue a job; one that had a slot elsewhere comes first."""
@@ -63,6 +64,13 @@ class Scheduler:
         self.dirty = True
         return completion
 
+    def take_fresh(self) -> list[int]:
+        """Ids of the requests that got their first token in the step that just ran."""
+        if not self._fresh:
+            return []
+        fresh, self._fresh = self._fresh, []
+        return [job.request.id for job in fresh if job not in self.decoder.broken]
+
     def collect(self) -> None:
         """Free versions that neither a request nor a trajectory needs."""
         self.held.collect({job.version for job in self.jobs.values() if job.version is not None})
@@ -87,6 +95,7 @@ class Scheduler:
             self.rows.place(job, row, noise, limit)
         self._restore([job for job in ready if job.cached is not None])
         self.decoder.prefill([job for job in ready if job.cached is None])
+        self._fresh = [job for job in ready if job.partial is None or not len(job.partial.tokens)]
         for job in ready:
             job.cached = job.partial = None
         self.dirty = True

@@ -61,6 +61,8 @@ class Report:
     """What one ``advance`` did. Times are for metrics; nothing is decided by them."""
 
     finished: list[tuple[int, Completion]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    """Ids of the requests whose first token was sampled; those that also finished are in both."""
     decode_steps: int = 0
     decode_tokens: int = 0
     prefill_tokens: int = 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,21 +17,29 @@ import numpy as np
 from stretto.envs.counter import mix
 from stretto.errors import DataError, InvariantError
 from stretto.rollout.types import Request, SamplingParams
+from stretto.runtime.clock import Pause
 from stretto.runtime.events import EventLog, version_runs
-from stretto.runtime.workers.base import EngineHandle
+from stretto.runtime.workers.base import TURNS, EngineHandle
 from stretto.trajectory import Completion, Transcript, join
 
-TURNS = 1000  # request ids: trajectory * TURNS + a counter of this trajectory's requests
+_Variants = dict[tuple[tuple[str, Any], ...], SamplingParams]
+_VARIANTS: dict[int, tuple[SamplingParams, _Variants]] = {}
 
 
-@lru_cache(maxsize=4096)
-def _override(sampling: SamplingParams, overrides: tuple[tuple[str, Any], ...]) -> SamplingParams:
-    return replace(sampling, **dict(overrides))
-
-
-def _ring(over: asyncio.Future[None]) -> None:
-    if not over.done():
-        over.set_result(None)
+def _override(sampling: SamplingParams, overrides: dict[str, Any]) -> SamplingParams:
+    """The parameters with these fields replaced. Made once each: found by identity (hashing the fields costs more)."""
+    kept = _VARIANTS.get(id(sampling))
+    if kept is None:
+        while len(_VARIANTS) >= 16:
+            del _VARIANTS[next(iter(_VARIANTS))]
+        kept = _VARIANTS[id(sampling)] = (sampling, {})  # holds ``sampling``, so that its id stays its own
+    variants, key = kept[1], tuple(overrides.items())
+    made = variants.get(key)
+    if made is None:
+        if len(variants) >= 4096:
+            variants.clear()
+        made = variants[key] = replace(sampling, **overrides)
+    return made
 
 
 class Scoring(Protocol):
@@ -89,8 +96,8 @@ class RolloutClient:
             raise InvariantError(f"trajectory {self.trajectory}: this transcript is not its own")
         if self.completions:
             self._turn_done()
-        self._start = self._loop.time()
-        sampling = _override(self.sampling, tuple(overrides.items())) if overrides else self.sampling
+        self._start = self._log.now()
+        sampling = _override(self.sampling, overrides) if overrides else self.sampling
         partial: Completion | None = None
         if self.replay:
             partial = self.replay.pop(0)
@@ -126,40 +133,29 @@ class RolloutClient:
         return completion
 
     def _turn_done(self) -> None:
-        last = self.completions[-1]
-        self._log.emit(
-            "TurnDone",
-            traj=self.trajectory,
-            start=self._log.run_time(self._start),
-            tokens=len(last.tokens),
-            versions=version_runs(last.versions),
-        )
+        last, log = self.completions[-1], self._log
+        log.write({"e": "TurnDone", "t": log.now(), "traj": self.trajectory, "start": self._start,
+                   "tokens": len(last.tokens), "versions": version_runs(last.versions)})  # fmt: skip
 
     async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
         """Run a function where it can be killed; logged as environment time."""
-        start = self._loop.time()
+        what = getattr(function, "__name__", "call")
+        start = self._log.emit("EnvStarted", traj=self.trajectory, what=what)
         try:
             return await self._scoring.call(function, *args, deadline_s=deadline_s)
         finally:
-            self._env_done(start, getattr(function, "__name__", "call"))
+            self._log.emit("EnvDone", traj=self.trajectory, start=start, what=what)
 
     async def sleep(self, seconds: float, what: str) -> None:
         """Wait on the run's clock; logged as environment time."""
-        start = self._loop.time()
+        log, trajectory = self._log, self.trajectory
+        start = log.now()
+        log.write({"e": "EnvStarted", "t": start, "traj": trajectory, "what": what})
         if seconds <= 0:
             await asyncio.sleep(0)
         else:
-            over: asyncio.Future[None] = self._loop.create_future()
-            timer = self._loop.call_later(seconds, _ring, over)
-            try:
-                await over
-            except BaseException:
-                timer.cancel()
-                raise
-        self._env_done(start, what)
-
-    def _env_done(self, start: float, what: str) -> None:
-        self._log.emit("EnvDone", traj=self.trajectory, start=self._log.run_time(start), what=what)
+            await Pause(self._loop, seconds)
+        log.write({"e": "EnvDone", "t": log.now(), "traj": trajectory, "start": start, "what": what})
 
     def uniform(self, *counter: int) -> float:
         """A number in (0, 1) that depends on (seed, trajectory, counter) alone."""

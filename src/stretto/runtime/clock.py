@@ -7,9 +7,10 @@ the loop says so at once instead of waiting for ever. Timers of one instant run 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import Context
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
@@ -20,52 +21,39 @@ T = TypeVar("T")
 _SWEEP = 10_000
 
 
-class _Call:
-    """A callback that is due: what ``asyncio.Handle`` is, without its cost (a simulation makes millions). Without a
-    context of its own it runs in the loop's."""
+class _Call(list[Any]):
+    """A callback that is due, [callback or None if it was cancelled, arguments, context or None: the loop's]. What
+    ``asyncio.Handle`` is without its cost: a simulation makes millions, and a list is made without a call in Python.
+    """
 
-    __slots__ = ("args", "callback", "context", "gone")
-
-    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None) -> None:
-        self.callback, self.args, self.context = callback, args, context
-        self.gone = False
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
 
     def cancel(self) -> None:
         """Don't call it."""
-        self.gone = True
+        self[0] = None
 
     def cancelled(self) -> bool:
         """Was it cancelled?"""
-        return self.gone
+        return self[0] is None
 
 
 class _Timer(_Call):
-    """A callback for a later time."""
+    """A callback for a later time: [callback, arguments, context, time, loop, or None once it is due]."""
 
-    __slots__ = ("_loop", "_when", "scheduled")
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., Any],
-        args: tuple[Any, ...],
-        context: Context | None,
-        loop: VirtualLoop,
-    ) -> None:
-        self._when, self._loop = when, loop
-        self.callback, self.args, self.context = callback, args, context
-        self.gone, self.scheduled = False, True
+    __slots__ = ()
 
     def when(self) -> float:
         """Virtual time at which it is due."""
-        return self._when
+        return self[3]
 
     def cancel(self) -> None:
         """Don't call it; its entry in the heap is swept later."""
-        if not self.gone:
-            self.gone = True
-            if self.scheduled:
-                self._loop._timer_gone()
+        if self[0] is not None:
+            self[0] = None
+            if self[4] is not None:
+                self[4]._timer_gone()
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -88,7 +76,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
         """As asyncio's."""
-        call = _Call(callback, args, context)
+        call = _Call((callback, args, context))
         self._due.append(call)
         return call
 
@@ -98,7 +86,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
         """As asyncio's; the heap holds tuples, so that ordering timers costs no Python call."""
-        timer = _Timer(when, callback, args, context, self)
+        timer = _Timer((callback, args, context, when, self))
         self._set += 1
         heappush(self._timers, (when, self._set, timer))
         return timer
@@ -108,7 +96,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> Any:
         """As asyncio's."""
         when = self._now + delay
-        timer = _Timer(when, callback, args, context, self)
+        timer = _Timer((callback, args, context, when, self))
         self._set += 1
         heappush(self._timers, (when, self._set, timer))
         return timer
@@ -120,7 +108,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _timer_gone(self) -> None:
         self._gone += 1
         if self._gone > _SWEEP and self._gone * 2 > len(self._timers):
-            self._timers = [t for t in self._timers if not t[2].gone]
+            self._timers = [t for t in self._timers if t[2][0] is not None]
             heapify(self._timers)
             self._gone = 0
 
@@ -132,18 +120,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._jump(due)
             for _ in range(len(due)):
                 call = due.popleft()
-                if call.gone:
+                callback, args, context = call[0], call[1], call[2]
+                if callback is None:
                     continue
                 try:
-                    if call.context is None:
-                        call.callback(*call.args)
+                    if context is None:
+                        callback(*args)
                     else:
-                        call.context.run(call.callback, *call.args)
+                        context.run(callback, *args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
                     self.call_exception_handler(
-                        {"message": f"exception in callback {call.callback!r}", "exception": error}
+                        {"message": f"exception in callback {callback!r}", "exception": error}
                     )
             if self._stopping:  # type: ignore[attr-defined]
                 return
@@ -153,19 +142,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         timers = self._timers
         while timers:
             when, _, timer = heappop(timers)
-            if timer.gone:
+            if timer[0] is None:
                 self._gone -= 1
                 continue
             if when > self._now:
                 self._now = when
-            timer.scheduled = False
+            timer[4] = None
             due.append(timer)
             while timers and timers[0][0] <= when:
                 timer = heappop(timers)[2]
-                if timer.gone:
+                if timer[0] is None:
                     self._gone -= 1
                 else:
-                    timer.scheduled = False
+                    timer[4] = None
                     due.append(timer)
             return
         detail = self._describe() if self._describe is not None else ""
@@ -180,21 +169,69 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
 
+class Pause:
+    """To be awaited once, by a coroutine: a wait on the clock of any asyncio loop. Its timer wakes the task itself,
+    without the future and the second callback that ``asyncio.sleep`` has between them."""
+
+    __slots__ = ("_asyncio_future_blocking", "_cancelled", "_loop", "_seconds", "_timer", "_wake")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._loop, self._seconds = loop, seconds
+        self._asyncio_future_blocking = True  # what a task expects of the future that it is to wait for
+        self._cancelled = False
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield self
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """For the task that waits."""
+        return self._loop
+
+    def add_done_callback(self, wake: Callable[[Any], Any], *, context: Context | None = None) -> None:
+        """For the task that waits: start the clock."""
+        self._wake = (wake, context)
+        self._timer = self._loop.call_later(self._seconds, wake, self, context=context)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """For the task that waits: it was cancelled."""
+        if self._cancelled:
+            return False
+        self._cancelled = True
+        self._timer.cancel()
+        wake, context = self._wake
+        self._loop.call_soon(wake, self, context=context)
+        return True
+
+    def result(self) -> None:
+        """For the task that waits: how it ended."""
+        if self._cancelled:
+            raise asyncio.CancelledError
+
+
+@contextlib.contextmanager
+def few_collections(allocations: int = 50_000) -> Iterator[None]:
+    """Collect cycles rarely: by default the collector looks at the live objects every few thousand events."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(allocations, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
 def run_virtual(main: Coroutine[Any, Any, T], loop: VirtualLoop) -> T:
     """Run a coroutine to its end in virtual time; raises ``DeadlockError`` when it is stuck."""
     asyncio.set_event_loop(loop)
     task = loop.create_task(main)
-    thresholds = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 20)  # the default looks at all live objects every few thousand events
     try:
-        return loop.run_until_complete(task)
+        with few_collections(200_000):  # a simulation keeps many thousand trajectories alive, and next to no cycles
+            return loop.run_until_complete(task)
     except DeadlockError as stuck:
         # let the run say goodbye in its log, then report
         task.cancel()
         loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
         raise stuck
     finally:
-        gc.set_threshold(*thresholds)
         try:
             _cancel_all(loop)
         finally:

@@ -10,11 +10,11 @@ from typing import Any
 from stretto.envs.base import Environment, Task
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.client import RolloutClient, Scoring
-from stretto.runtime.events import EventLog
+from stretto.runtime.events import UNLOGGED, EventLog
 from stretto.runtime.workers.base import EngineHandle
 from stretto.trajectory import Trajectory
 
-FIRST_ID = 1 << 40  # trajectory ids of evaluations: far from those of training
+FIRST_ID = UNLOGGED  # trajectory ids of evaluations: far from those of training
 SUCCESS = 1.0 - 1e-6
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,54 +16,9 @@ from stretto.envs.base import Environment, Task
 from stretto.errors import ConfigError, InvariantError
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.events import EventLog, version_runs
+from stretto.runtime.members import MEMBERS, GroupLimits, Member, RunningGroup
 from stretto.runtime.workers.base import EngineHandle
-from stretto.trajectory import Completion, Group, Trajectory, join
-
-MEMBERS = 1000  # trajectory ids: group * MEMBERS + a counter of the group's trajectories
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One trajectory that runs or has ended."""
-
-    trajectory: int
-    client: RolloutClient
-    task: asyncio.Task[Trajectory] | None = None
-    start: float = 0.0
-    result: Trajectory | None = None
-    over: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class RunningGroup:
-    """A group between its submission and its end."""
-
-    id: int
-    task: Task
-    version: int
-    engine: EngineHandle
-    pin: int | None
-    members: list[Member] = field(default_factory=list)
-    open: int = 0
-    replaced: int = 0
-    created: int = 0
-    """Trajectories submitted so far; the next one's number."""
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLimits:
-    """Sizes and deadlines, from the config."""
-
-    size: int
-    rollout_s: float
-    group_s: float
-    replace_failed: int
-
-    @property
-    def least_valid(self) -> int:
-        """Valid members without which a group has no baseline."""
-        return min(2, self.size)
+from stretto.trajectory import Completion, Group, Trajectory
 
 
 class Groups:
@@ -307,18 +261,3 @@ class Groups:
             self._log.emit("TrajEnd", traj=ids, ending="cancelled", reason=reason, tokens=tokens, group=group.id,
                            group_over=True)  # fmt: skip
         self.running.clear()
-
-
-def snapshot_member(member: Member, partials: dict[int, Completion]) -> list[Completion]:
-    """What an unfinished member has sampled: finished turns, then the partial turn (finish ``aborted``)."""
-    completions = [*member.client.completions, *member.client.replay]
-    current = member.client.current
-    if current is not None:
-        request, earlier = current
-        now = partials.get(request)
-        parts = [p for p in (earlier, now) if p is not None and len(p.tokens)]
-        if parts:
-            whole = parts[0] if len(parts) == 1 else join(*parts)
-            completions.append(Completion(whole.tokens, whole.logp, whole.entropy, whole.versions, "aborted",
-                                          whole.records))  # fmt: skip
-    return completions

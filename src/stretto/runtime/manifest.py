@@ -29,7 +29,7 @@ from safetensors.numpy import load, save
 from stretto.config.schema import RunConfig
 from stretto.errors import CheckpointError, StrettoError
 from stretto.pool.columns import Columns, pack, pack_completions, unpack, unpack_completions
-from stretto.runtime.groups import RunningGroup, snapshot_member
+from stretto.runtime.members import RunningGroup, snapshot_member
 from stretto.trajectory import Completion, Group, Trajectory
 
 FORMAT = 1

@@ -8,15 +8,17 @@ open requests then fail with the same error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from stretto.pool.columns import Columns
 from stretto.rollout.types import Report, Request, empty_completion
-from stretto.runtime.events import EventLog
+from stretto.runtime.events import UNLOGGED, EventLog
 from stretto.trajectory import Completion
+
+TURNS = 1000  # request ids: trajectory * TURNS + a counter of this trajectory's requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class BusyLog:
 class EngineHandle:
     """Base of all engine handles: futures per request, coalesced sending, delivery."""
 
+    __slots__ = ("_futures", "_outbox", "busy", "failed", "log", "name", "on_restart", "version")
+
     def __init__(self, name: str, log: EventLog) -> None:
         self.name = name
         self.version: int | None = None
@@ -144,6 +148,15 @@ class EngineHandle:
             future = self._futures.pop(request, None)
             if future is not None and not future.done():
                 future.set_result(completion)
+
+    def first_tokens(self, requests: Iterable[int]) -> None:
+        """Log that these requests have their first token; before their answers are delivered."""
+        for request in requests:
+            future = self._futures.get(request)
+            trajectory, number = divmod(request, TURNS)
+            if future is not None and not future.done() and trajectory < UNLOGGED:
+                self.log.write({"e": "FirstToken", "t": self.log.now(), "traj": trajectory, "request": number,
+                                "engine": self.name})  # fmt: skip
 
     def give_up(self, request: int) -> None:
         """Nobody waits for this request any more."""

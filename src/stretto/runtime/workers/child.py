@@ -111,6 +111,7 @@ class _EngineProcess(_Process):
         self.steps = spec["engine"].steps_per_advance
         self.pending_load: tuple[int | None, int, Any, str] | None = None
         self.spans: list[list[float]] = []
+        self.first: list[int] = []
         self.phase("serving requests")
 
     def run(self) -> None:
@@ -146,16 +147,18 @@ class _EngineProcess(_Process):
             last[4] += report.decode_steps
         else:
             self.spans.append([start, end, report.decode_tokens, report.prefill_tokens, report.decode_steps])
-        if report.finished or len(self.spans) > 4:
+        self.first += report.first
+        if report.finished or self.first or len(self.spans) > 4:
             self.report(report.finished)
 
     def report(self, finished: Any) -> None:
-        """Tell the parent what finished and when this process computed."""
+        """Tell the parent what finished, what has its first token, and when this process computed."""
         from stretto.pool.columns import pack_completions
 
         if finished or self.spans:
-            self.wire.send(("report", (pack_completions(finished) if finished else None, self.spans)))
-            self.spans = []
+            columns = pack_completions(finished) if finished else None
+            self.wire.send(("report", (columns, self.spans, self.first)))
+            self.spans, self.first = [], []
 
     def handle(self, message: Any) -> None:
         """One message of the parent."""

@@ -110,6 +110,7 @@ class InlineEngine(EngineHandle):
         report: Report = self._engine.advance(self._steps)
         await asyncio.sleep(self._costs.advance_s(report) if self._costs is not None else 0)
         self.busy.add(self.log.run_time(start), self.log.run_time(loop.time()), report)
+        self.first_tokens(report.first)
         self.deliver(report.finished)
 
     async def _swap(self) -> None:

@@ -1,4 +1,8 @@
-"""The handle of a modelled engine: one timer for its next completion, nothing in between."""
+"""The handle of a modelled engine: one timer for its next completion, nothing in between.
+
+A timer that turns out to be early (requests that came meanwhile slow the others down) stays and is set again when it
+is due: that costs less than a new one for each request.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 from stretto.cluster.costs import Costs
 from stretto.cluster.engine import ModelledEngine
 from stretto.rollout.types import Request
+from stretto.runtime.clock import Pause
 from stretto.runtime.events import EventLog
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.trajectory import Completion
@@ -17,12 +22,14 @@ from stretto.trajectory import Completion
 class ModelledEngineHandle(EngineHandle):
     """An engine in simulation: exact event times, no compute."""
 
+    __slots__ = ("_armed", "_at", "_costs", "_draining", "_engine", "_in_flight", "_loop", "_since", "_timer")
+
     def __init__(self, name: str, engine: ModelledEngine, log: EventLog, costs: Costs, in_flight: str) -> None:
         super().__init__(name, log)
         self._engine, self._costs, self._in_flight = engine, costs, in_flight
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._at = -1.0
+        self._at = self._armed = -1.0  # when the next row ends; for when the timer is set
         self._since = 0.0
         self._draining: asyncio.Future[None] | None = None
 
@@ -41,13 +48,16 @@ class ModelledEngineHandle(EngineHandle):
 
     def add(self, requests: Sequence[Request]) -> None:
         """Hand requests over."""
-        self._engine.add(self._loop.time(), requests)
-        self._go_on()
+        engine, now = self._engine, self._loop.time()
+        engine.add(now, requests)
+        if engine.first:
+            self._say_first()
+        self._go_on(now)
 
     def abort(self, ids: Sequence[int]) -> None:
         """Stop requests."""
         self._engine.abort(list(ids))
-        self._go_on()
+        self._go_on(self._loop.time())
 
     def release(self, trajectories: Sequence[int]) -> None:
         """Pinned versions cost nothing here."""
@@ -60,53 +70,66 @@ class ModelledEngineHandle(EngineHandle):
             self._draining = None
         start = self._loop.time()
         aborted = self._engine.load(start, staged[0], self._costs.publish_s)
+        self._say_first()
         self._reschedule()
-        await asyncio.sleep(self._costs.publish_s)
+        pause_s = self._costs.publish_s
+        await (Pause(self._loop, pause_s) if pause_s > 0 else asyncio.sleep(0))
         self.deliver(aborted)
         self.opened(staged[0])
-        self._go_on()
+        self._go_on(self._loop.time())
         return Loaded(staged[0], self.log.run_time(start))
 
     async def partials(self) -> dict[int, Completion]:
         """What running requests have sampled so far."""
-        return self._engine.partials(self._loop.time())
+        partials = self._engine.partials(self._loop.time())
+        self._say_first()
+        return partials
 
     async def close(self) -> None:
         """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _go_on(self) -> None:
+    def _say_first(self) -> None:
+        """Log first tokens: at the first event of this engine after they are there, so that they cost no timer."""
+        first, self._engine.first = self._engine.first, []
+        self.first_tokens(first)
+
+    def _go_on(self, now: float) -> None:
         if self._draining is None:
-            if not self._engine.running:
-                self._since = self._loop.time()
+            if not self._engine.rows:
+                self._since = now
             self._engine.start_waiting()
         self._reschedule()
 
     def _reschedule(self) -> None:
-        at = self._engine.next_finish()
-        if at is None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            return
-        if self._timer is not None:
-            if at == self._at:
+        at, timer = self._engine.next_finish(), self._timer
+        if timer is not None:
+            if at is not None and at >= self._armed:
+                self._at = at
                 return
-            self._timer.cancel()
-        self._at = at
-        self._timer = self._loop.call_at(at, self._tick)
+            timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._at = self._armed = at
+            self._timer = self._loop.call_at(at, self._tick)
 
     def _tick(self) -> None:
+        now, engine = self._loop.time(), self._engine
+        if now < self._at:
+            self._armed = self._at
+            self._timer = self._loop.call_at(self._at, self._tick)
+            return
         self._timer = None
-        now = self._loop.time()
-        finished = self._engine.finished(now)
+        finished = engine.finished(now)
+        if engine.first:
+            self._say_first()
         self.deliver(finished)
-        if not self._engine.running:
+        if not engine.rows:
             self._log_busy(now)
-        if self._draining is not None and not self._engine.running and not self._draining.done():
-            self._draining.set_result(None)
-        self._go_on()
+            if self._draining is not None and not self._draining.done():
+                self._draining.set_result(None)
+        self._go_on(now)
 
     def _log_busy(self, now: float) -> None:
         engine = self._engine

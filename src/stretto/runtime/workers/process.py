@@ -111,10 +111,11 @@ class ProcessEngine(EngineHandle):
     def _message(self, message: Any) -> None:
         kind, value = message
         if kind == "report":
-            columns, spans = value
+            columns, spans, first = value
             for start, end, tokens, prefill, steps in spans:
                 report = Report(decode_tokens=tokens, prefill_tokens=prefill, decode_steps=steps)
                 self.busy.add(self.log.run_time(start), self.log.run_time(end), report)
+            self.first_tokens(first)
             if columns is not None:
                 self.deliver(unpack_completions(columns))
 
