@@ -26,7 +26,7 @@ from stretto.observe.metrics import MetricsWriter
 from stretto.observe.report import write_report
 from stretto.observe.summary import summary_of
 from stretto.observe.trackers import make_trackers
-from stretto.runtime.clock import VirtualLoop, run_virtual
+from stretto.runtime.clock import VirtualLoop, few_collections, run_virtual
 from stretto.runtime.events import FORMAT, Event, EventLog, read_events
 from stretto.runtime.manifest import Restored, check_logs, latest, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
@@ -71,7 +71,11 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
         with live, _crew(config, mode, out) as crew:
             job = Job(config, mode, rules, out, restored, live.progress,
                       *load_environment(config, mode, live.progress), crew)  # fmt: skip
-            done = run_virtual(_run(job, live), VirtualLoop()) if job.virtual else asyncio.run(_run(job, live))
+            if job.virtual:
+                done = run_virtual(_run(job, live), VirtualLoop())
+            else:
+                with few_collections():
+                    done = asyncio.run(_run(job, live))
         return _result(job, *done, time.perf_counter() - started)
     except OSError as error:
         raise StrettoError(_write_failed(out, error)) from error

@@ -90,8 +90,13 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         config=config, rules=job.rules, env=env, engines=engines, learner=learner, scoring=scoring, sampling=sampling,
         log=log, view=view, waits=waits, out=job.out, max_steps=max_steps, tasks_in_all=tasks_in_all,
         evaluator=evaluator, on_step=_sampler(job, env), says=job.says,
-        offsets=lambda: {"metrics.jsonl": metrics.offset},
+        offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job),
     )  # fmt: skip
+
+
+def slice_size(job: Job) -> int | None:
+    """How many trajectories one turn of the event loop starts or takes in at most; see ``Parts``."""
+    return None if job.virtual or job.config.lag_bound == 0 else 16
 
 
 def load_environment(config: RunConfig, mode: str, says: Says) -> tuple[Environment, Path | None, tuple[int, ...]]:
@@ -179,7 +184,7 @@ def _workers(
     restarts = config.workers.max_restarts if config.workers.on_engine_crash == "restart" else 0
     processes: list[EngineHandle] = [
         ProcessEngine(n, spec, log, waits, hatch=partial(crew.hatch, n), publish_s=d.publish_s, drain_s=d.rollout_s,
-                      max_restarts=restarts, **shared)
+                      max_restarts=restarts, slice_size=slice_size(job), **shared)
         for n in names
     ]  # fmt: skip
     learner = ProcessLearner(spec, log, waits, hatch=partial(crew.hatch, LEARNER), step_s=d.step_s, **shared)

@@ -19,9 +19,11 @@ from stretto.models.load import load_policy, named_weights
 from stretto.observe.metrics import read_metrics
 from stretto.pool.columns import unpack_completions
 from stretto.rollout.types import Request, SamplingParams
+from stretto.runtime.trainer import Trainer
 from stretto.runtime.workers import inline
 from stretto.runtime.workers.child import _EngineProcess
-from stretto.trajectory import Trajectory
+from stretto.runtime.workers.requests import pack_requests
+from stretto.trajectory import Group, Trajectory
 from stretto.weights.memory import HEADER_BYTES, allocate, published_bytes, stride
 from stretto.weights.store import WeightStore
 
@@ -97,7 +99,7 @@ def test_a_flipped_byte_is_refused_and_the_old_version_stays(engine: Engine) -> 
 
 def test_an_engine_in_the_middle_of_an_update_answers_other_questions_at_once(engine: Engine) -> None:
     engine.load(0)
-    engine.process.handle(("add", [request()]))
+    engine.process.handle(("add", pack_requests([request()])))
     engine.process.advance()
     engine.load(1, "drain")
     assert len(engine.wire.answers()) == 1, "the update waits for the running request"
@@ -161,16 +163,14 @@ class Recorder:
             self.weights[version] = weights
             return version, weights
 
-        from stretto.runtime import orchestrator
+        train = Trainer._train
 
-        pack = orchestrator.pack
-
-        def packed(trajectories: list[Trajectory]) -> Any:
-            self.trained += trajectories
-            return pack(trajectories)
+        async def training(trainer: Trainer, groups: list[Group]) -> None:
+            self.trained += [t for group in groups for t in group.trajectories]
+            await train(trainer, groups)
 
         patch.setattr(inline.InlineLearner, "stage", kept)
-        patch.setattr(orchestrator, "pack", packed)
+        patch.setattr(Trainer, "_train", training)
 
 
 class Recomputed:

@@ -76,8 +76,8 @@ def write_samples(run_dir: Path | str, step: int, samples: Sequence[Sample]) -> 
 def write_evaluation(
     run_dir: Path | str, version: int, trajectories: Sequence[Trajectory], *, text: Callable[[Trajectory], str]
 ) -> None:
-    """``rollouts/eval-<version>.jsonl``: each held-out trajectory with ``version``, ``reward``, ``tokens``, ``mask`` and
-    ``text``, so that a saved model can be compared with what the engine answered."""
+    """``rollouts/eval-<version>.jsonl``: each held-out trajectory with its version, reward, tokens, mask and text,
+    so that a saved model can be compared with what the engine answered."""
     path = Path(run_dir) / "rollouts" / f"eval-{version:06d}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.errors import InvariantError
 from stretto.trajectory import Completion, Trajectory
 
 Columns = dict[str, NDArray[Any]]
@@ -43,6 +44,14 @@ def pack(trajectories: Sequence[Trajectory]) -> Columns:
     for name in trajectories[0].records:
         columns[f"record.{name}"] = np.concatenate([t.records[name] for t in trajectories])
     return columns
+
+
+def concatenate(parts: Sequence[Columns]) -> Columns:
+    """Columns of several packs, in order; all must have the same fields."""
+    names = set(parts[0])
+    if any(set(part) != names for part in parts):
+        raise InvariantError(f"columns differ: {sorted(set().union(*parts) ^ names)} are not in all parts")
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def rewards_of(trajectory: Trajectory) -> NDArray[np.float64]:

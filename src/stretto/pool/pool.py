@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto.errors import InvariantError
+from stretto.pool.columns import pack
 from stretto.trajectory import Group
 
 
@@ -26,6 +27,7 @@ class Pool:
         """Put a group in; each id once."""
         if group.id in self._groups:
             raise InvariantError(f"group {group.id} was put into the pool twice")
+        group.columns = pack(group.trajectories)  # now, while no step waits for it
         self._groups[group.id] = group
         self.nbytes += group.nbytes
 

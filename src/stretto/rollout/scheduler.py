@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from stretto.rollout.decode import Decoder
 from stretto.rollout.held import HeldVersions
@@ -85,20 +86,30 @@ class Scheduler:
             return
         taken = {id(job) for job in ready}
         self.queue = deque(job for job in self.queue if id(job) not in taken)
-        for job, row in zip(ready, free, strict=False):
-            request = job.request
-            start = len(request.tokens)
-            limit = min(start + request.sampling.max_new_tokens, self.max_tokens)
+        starts = [len(job.request.tokens) for job in ready]
+        limits = [
+            min(start + job.request.sampling.max_new_tokens, self.max_tokens)
+            for job, start in zip(ready, starts, strict=True)
+        ]
+        noise = self._noise(ready, starts, limits)
+        for job, row, limit, part in zip(ready, free, limits, noise, strict=False):
             if job.version is None:
                 job.version = self.held.version
-            noise = uniforms(self.seed, request.trajectory, np.arange(start, limit))
-            self.rows.place(job, row, noise, limit)
+            self.rows.place(job, row, part, limit)
         self._restore([job for job in ready if job.cached is not None])
         self.decoder.prefill([job for job in ready if job.cached is None])
         self._fresh = [job for job in ready if job.partial is None or not len(job.partial.tokens)]
         for job in ready:
             job.cached = job.partial = None
         self.dirty = True
+
+    def _noise(self, jobs: list[Job], starts: list[int], limits: list[int]) -> list[NDArray[np.float64]]:
+        """The uniforms of each job's new positions, hashed for all jobs at once."""
+        counts = np.subtract(limits, starts)
+        ends = counts.cumsum()
+        first = np.repeat(np.subtract(starts, ends - counts), counts)
+        trajectories = np.repeat(np.array([job.request.trajectory for job in jobs]), counts)
+        return np.split(uniforms(self.seed, trajectories, first + np.arange(ends[-1])), ends[:-1])
 
     def _restore(self, jobs: list[Job]) -> None:
         for job in jobs:

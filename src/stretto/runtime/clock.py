@@ -224,7 +224,9 @@ def run_virtual(main: Coroutine[Any, Any, T], loop: VirtualLoop) -> T:
     asyncio.set_event_loop(loop)
     task = loop.create_task(main)
     try:
-        with few_collections(200_000):  # a simulation keeps many thousand trajectories alive, and next to no cycles
+        # a thousand engines' trajectories are half a million live objects, and there are next to no cycles among them:
+        # a collection as they come into being would look at all of them for nothing (0.25 s for 200,000)
+        with few_collections(1_000_000):
             return loop.run_until_complete(task)
     except DeadlockError as stuck:
         # let the run say goodbye in its log, then report

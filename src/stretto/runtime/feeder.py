@@ -32,6 +32,8 @@ class Feeder:
         """May new groups start?"""
         self.pump_due = False
         self._failed_in_a_row = 0
+        self._slice = None if parts.slice_size is None else max(1, parts.slice_size // self._c.group_size)
+        self._more = False
         self._engines = {engine.name: engine for engine in parts.engines}
         deadlines, workers = self._c.deadlines, self._c.workers
         self.groups = Groups(
@@ -65,6 +67,8 @@ class Feeder:
                 self._change_roles()
                 self.reject()
                 self._start_groups()
+                if self._more:
+                    self.wake()
         except Exception as error:
             self._fatal(error)
         self.changed.set()
@@ -72,7 +76,11 @@ class Feeder:
     def _start_groups(self) -> None:
         p = self._p
         limit = p.rules.quota.limits(p.view).trajectories
+        started, self._more = 0, False
         while not self.exhausted:
+            if self._slice is not None and started >= self._slice:
+                self._more = True  # and let the loop look around
+                return
             if limit is not None and p.view.running_trajectories >= limit:
                 return
             if self.pool.nbytes > self._c.pool_limit_mib << 20 and len(self.pool) >= p.view.batch:
@@ -91,6 +99,7 @@ class Feeder:
             task = p.env.task(self.next_task)
             self.next_task += 1
             self.groups.start(task, engine, version, pin)
+            started += 1
 
     def _change_roles(self) -> None:
         p = self._p

@@ -40,6 +40,9 @@ class Parts:
     on_step: Callable[[int, list[Group], Stepped], None] = lambda version, groups, stepped: None
     offsets: Callable[[], dict[str, int]] = dict
     """Byte offsets of further append-only files, saved with checkpoints."""
+    slice_size: int | None = None
+    """Trajectories that one turn of the event loop starts or takes in at most; None: all (in virtual time, and where a
+    lag bound of 0 wants all requests of a step to reach the engine together)."""
     says: Callable[[str], None] = lambda line: None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stretto.errors import ConfigError, DeadlockError, InvariantError
-from stretto.pool.columns import Columns, pack
+from stretto.pool.columns import Columns, concatenate
 from stretto.runtime.feeder import Feeder
 from stretto.runtime.parts import Parts
 from stretto.runtime.publish import Publisher
@@ -66,7 +66,7 @@ class Trainer:
         p, c = self._p, self._c
         version = p.view.version
         trajectories = [t for group in groups for t in group.trajectories]
-        columns = pack(trajectories)
+        columns = concatenate([group.columns for group in groups if group.columns is not None])
         if len(p.rules.train_mode.chunks(p.view, [g.id for g in groups])) != 1:
             raise ConfigError("control.train_mode asks for several portions; this learner takes a batch whole")
         p.log.emit(
@@ -89,8 +89,9 @@ class Trainer:
         else:
             self._log_published(stepped.version, stepped.staged, self._loop.time() - stepped.stage_s)
             self._publisher.offer(stepped.version, slot, stepped.staged)
-        p.on_step(version, groups, stepped)
-        p.log.flush()
+        # what only records comes after the next batch is on its way
+        self._loop.call_soon(p.on_step, version, groups, stepped)
+        self._loop.call_soon(p.log.flush)
         self._feeder.wake()
 
     def _skipped(self, trajectories: list[Trajectory], stepped: Stepped) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import os
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import StrettoError
+from stretto.runtime.workers.requests import unpack_requests
 from stretto.runtime.workers.wire import ChildWire
 
 _PR_SET_PDEATHSIG = 1
@@ -31,6 +33,13 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before we asked
         os._exit(1)
+
+
+def settle() -> None:
+    """Everything is loaded and lives as long as the process: let the collector leave it alone and look rarely."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def main() -> None:
@@ -47,6 +56,7 @@ def main() -> None:
         number, (_, spec) = wire.receive()
         worker = (_EngineProcess if role == "engine" else _LearnerProcess)(wire, memory_fd, spec)
         worker.number = number
+        settle()
         worker.answer({"pid": os.getpid()})
         worker.run()
     except (EOFError, ConnectionError):
@@ -166,7 +176,7 @@ class _EngineProcess(_Process):
 
         kind = message[0]
         if kind == "add":
-            self.engine.add(message[1])
+            self.engine.add(unpack_requests(message[1]))
         elif kind == "abort":
             self.engine.abort(message[1])
         elif kind == "release":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from stretto.rollout.types import Report, Request
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Loaded, Stepped
+from stretto.runtime.workers.requests import pack_requests
 from stretto.runtime.workers.spawn import ChildProcess, Spawned
 from stretto.trajectory import Completion
 
@@ -38,6 +40,7 @@ class ProcessEngine(EngineHandle):
         drain_s: float,
         shutdown_s: float,
         max_restarts: int,
+        slice_size: int | None,
     ) -> None:
         super().__init__(name, log)
         self._spec = spec
@@ -46,6 +49,9 @@ class ProcessEngine(EngineHandle):
         self._make = lambda: ChildProcess(name, hatch(), waits, on_message=self._message, on_death=self._died)
         self._child = self._make()
         self._restarting: asyncio.Task[None] | None = None
+        self._arrived: deque[tuple[int, Completion]] = deque()
+        self._handing = False
+        self._slice = slice_size
 
     @property
     def pid(self) -> int | None:
@@ -64,7 +70,7 @@ class ProcessEngine(EngineHandle):
 
     def add(self, requests: Sequence[Request]) -> None:
         """Hand requests over."""
-        self._child.post(("add", requests))
+        self._child.post(("add", pack_requests(requests)))
 
     def abort(self, ids: Sequence[int]) -> None:
         """Stop requests."""
@@ -117,9 +123,27 @@ class ProcessEngine(EngineHandle):
                 self.busy.add(self.log.run_time(start), self.log.run_time(end), report)
             self.first_tokens(first)
             if columns is not None:
-                self.deliver(unpack_completions(columns))
+                self._arrived.extend(unpack_completions(columns))
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Deliver a slice and let the loop look around: what a whole report sets off takes tens of milliseconds, and
+        the learner's answer must not wait for it."""
+        if self._handing:
+            return
+        n = len(self._arrived) if self._slice is None else self._slice
+        self.deliver([self._arrived.popleft() for _ in range(min(n, len(self._arrived)))])
+        if self._arrived:
+            self._handing = True
+            asyncio.get_running_loop().call_soon(self._hand_over_more)
+
+    def _hand_over_more(self) -> None:
+        self._handing = False
+        self._hand_over()
 
     def _died(self, error: BaseException) -> None:
+        self.deliver(list(self._arrived))
+        self._arrived.clear()
         self.log.emit("WorkerDown", worker=self.name, reason=str(error).splitlines()[0])
         if self._restarts_left <= 0 or not isinstance(error, WorkerError):
             self.fail(error)

@@ -1,0 +1,41 @@
+"""Requests on the wire: members of a group share their prompt, so it travels once; plain tuples pickle fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stretto.rollout.types import Request
+
+Packed = tuple[list[Any], list[Any], list[tuple[Any, ...]]]
+"""Distinct token arrays, distinct sampling parameters, and one row per request with indices into both."""
+
+
+def pack_requests(requests: Sequence[Request]) -> Packed:
+    """The same requests, what they share named once."""
+    tokens: dict[tuple[int, bytes], int] = {}
+    sampling: dict[int, int] = {}
+    arrays: list[Any] = []
+    params: list[Any] = []
+    rows: list[tuple[Any, ...]] = []
+    for r in requests:
+        key = (r.group, r.tokens.tobytes())
+        at = tokens.get(key)
+        if at is None:
+            at = tokens[key] = len(arrays)
+            arrays.append(r.tokens)
+        which = sampling.get(id(r.sampling))
+        if which is None:
+            which = sampling[id(r.sampling)] = len(params)
+            params.append(r.sampling)
+        rows.append((r.id, r.trajectory, r.group, at, which, r.version, r.top_logp, r.draws))
+    return arrays, params, rows
+
+
+def unpack_requests(packed: Packed) -> list[Request]:
+    """The requests again; those with equal tokens share one array."""
+    arrays, params, rows = packed
+    return [
+        Request(id, trajectory, group, arrays[at], params[which], version, top_logp, draws)
+        for id, trajectory, group, at, which, version, top_logp, draws in rows
+    ]
