@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
+import weakref
 
 import pytest
 
@@ -37,6 +39,20 @@ def test_timers_run_in_order_of_time_then_of_setting() -> None:
         return order
 
     assert run_virtual(main(), VirtualLoop()) == ["a", "b", "c"]
+
+
+def test_a_cancelled_timer_holds_on_to_nothing() -> None:
+    class Heavy:
+        pass
+
+    async def main() -> bool:
+        loop, heavy = asyncio.get_running_loop(), Heavy()
+        gone = weakref.ref(heavy)
+        loop.call_later(1e6, id, heavy).cancel()
+        del heavy
+        return gone() is None
+
+    assert run_virtual(main(), VirtualLoop())
 
 
 def test_a_timer_can_be_cancelled_by_an_earlier_one_of_its_instant() -> None:
@@ -72,6 +88,20 @@ def test_a_pause_ends_in_time_and_can_be_cancelled_before_while_and_after_it_run
         return [*said, loop.time()]
 
     assert run_virtual(main(), VirtualLoop()) == [1.0, 5.0, 6.0]
+
+
+def test_pauses_leave_nothing_to_the_collector() -> None:
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        gc.collect()
+        for _ in range(100):
+            await Pause(loop, 1.0)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await Pause(loop, 1.0)
+        return sum(isinstance(found, Pause) for found in gc.get_objects())
+
+    assert run_virtual(main(), VirtualLoop()) <= 2
 
 
 def test_a_pause_works_on_the_wall_clock() -> None:
