@@ -159,6 +159,7 @@ def _workers(
     spec: dict[str, Any] = {
         "model_dir": str(model_dir), "threads": config.workers.threads, "seed": config.seed, "eos_ids": eos_ids,
         "engine": config.engine, "config": config, "max_steps": max_steps, "canary": config.eval.canary,
+        "own_cores": config.workers.own_cores,
     }  # fmt: skip
     if job.virtual or config.workers.kind == "inline":
         import torch

@@ -46,6 +46,13 @@ def test_a_run_that_waits_for_tools_burns_less_than_a_twentieth_of_a_core(tmp_pa
         assert (cpu_s(family) - before) / 4.0 < 0.05
 
 
+def test_the_learner_keeps_a_core_to_itself_when_asked(tmp_path: Path, model: Path) -> None:
+    with train(tmp_path / "run", model, "max_steps=400", "workers.own_cores=true") as run:
+        run.until_event("StepEnd", 1)
+        assert os.sched_getaffinity(run.child("learner")) == {max(os.sched_getaffinity(0))}
+        assert os.sched_getaffinity(run.child("engine-0")) == os.sched_getaffinity(0)
+
+
 def test_a_start_up_that_takes_too_long_names_worker_phase_and_setting(tmp_path: Path, model: Path) -> None:
     with train(tmp_path / "run", model, "max_steps=1", "deadlines.startup_s=0.05", "deadlines.shutdown_s=0.5") as run:
         code, output = run.end(60)

@@ -33,6 +33,11 @@ class Workers(Section):
         "process", description="`process`: each in a process of its own (spawn). `inline`: in this process, in turn."
     )
     threads: int = Field(1, ge=1, description="Torch threads of each worker.")
+    own_cores: bool = Field(
+        False,
+        description="The learner keeps `threads` cores to itself, the last ones it may use, so that nothing cools its "
+        "caches. For one run per machine: two such runs would share the same core.",
+    )
     on_engine_crash: Literal["stop", "restart"] = Field(
         "stop", description="A dead engine ends the run, or is restarted and its requests go on."
     )

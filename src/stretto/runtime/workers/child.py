@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import StrettoError
+from stretto.errors import ConfigError, StrettoError
 from stretto.runtime.workers.requests import unpack_requests
 from stretto.runtime.workers.wire import ChildWire
 
@@ -33,6 +33,16 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before we asked
         os._exit(1)
+
+
+def keep_cores(threads: int) -> None:
+    """Run on the last ``threads`` cores only. ``ConfigError`` if that would leave none for the others."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) <= threads:
+        raise ConfigError(
+            f"workers.own_cores = true needs more than {threads} core(s), this process may use {len(cores)}; set false"
+        )
+    os.sched_setaffinity(0, cores[-threads:])
 
 
 def settle() -> None:
@@ -217,6 +227,8 @@ class _LearnerProcess(_Process):
         super().__init__(wire, memory_fd, spec)
         from stretto.learner.build import build_learner
 
+        if spec["own_cores"]:
+            keep_cores(spec["threads"])
         self.phase(f"loading the model from {spec['model_dir']}")
         self.learner = build_learner(spec["model_dir"], spec["config"], spec["max_steps"])
         self.phase("learning")
