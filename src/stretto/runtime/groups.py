@@ -115,7 +115,7 @@ class Groups:
         elif isinstance(error, InvariantError | ConfigError):
             self._fatal(error)
         elif group.engine.failed.done():
-            pass  # the engine died: the orchestrator ends the run or restarts the group
+            pass  # the engine died: that ends the run, and its members with it
         else:
             self._member_failed(group, member, f"{type(error).__name__}: {error}")
 
