@@ -16,9 +16,11 @@ from torch import Tensor
 from stretto.batch import TokenBatch
 from stretto.config.sections import Critic, LearnerConfig, Lora
 from stretto.errors import CheckpointError, ConfigError, WeightsError
+from stretto.learner import scores
 from stretto.learner.learner import Learner
 from stretto.learner.minibatches import minibatch_rows
 from stretto.learner.optimizer import learning_rate
+from stretto.models.prefix import PolicyStates
 from stretto.objectives import get
 from stretto.pool.columns import Columns
 
@@ -403,12 +405,14 @@ def test_training_raises_the_reward_of_what_it_reinforces(model_dir: Path, make_
 
 @pytest.mark.parametrize("critic", ["none", "head", "network"])
 def test_sharing_prompts_changes_a_float32_step_by_rounding_only(
-    model_dir: Path, make_columns: Make, critic: str
+    monkeypatch: pytest.MonkeyPatch, model_dir: Path, make_columns: Make, critic: str
 ) -> None:
     options: dict[str, Any] = {"dtype": "float32", "critic": Critic(kind=critic), "eps": 1.0}  # type: ignore[arg-type]
-    one, other = (learner(model_dir, "tis" if critic == "none" else "ppo", **options) for _ in range(2))
-    assert one.scorer.share_prompts
-    other.scorer.share_prompts = False
+    objective = "tis" if critic == "none" else "ppo"
+    one = learner(model_dir, objective, **options)
+    monkeypatch.setattr(scores, "PolicyStates", lambda trunk, **_: PolicyStates(trunk, llama_like=False, share=False))
+    other = learner(model_dir, objective, **options)
+    assert (one.scorer.way, other.scorer.way) == ("packed", "plain")
     results = [each.step(make_columns(size=8)).metrics for each in (one, other)]
     assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-5)
     assert distance(one.weights(), other.weights()) < 1e-6

@@ -12,8 +12,7 @@ import torch
 from stretto.errors import DataError
 from stretto.models import logp as module
 from stretto.models.load import load_policy, load_tokenizer, named_weights
-from stretto.models.logp import check_head, policy_positions, token_logp, trunk_of
-from stretto.models.prefix import can_share, plain_hidden, plan, policy_hidden
+from stretto.models.logp import check_head, policy_positions, token_logp
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> dict[str, Any]:
@@ -103,62 +102,3 @@ def test_dropout_is_off_in_both_modes(tmp_path: Path) -> None:
         quiet = model(ids).logits
         model.train()
         assert torch.equal(model(ids).logits, quiet)
-
-
-def grouped_rows() -> tuple[torch.Tensor, torch.Tensor]:
-    """Two prompts of 5 and 3 tokens, four rows each, tool tokens inside, one row without policy tokens."""
-    g = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, 24, (9, 12), generator=g)
-    first = torch.tensor([5, 5, 5, 5, 3, 3, 3, 3, 4])
-    for rows, n in ((range(4), 5), (range(4, 8), 3)):
-        tokens[list(rows), :n] = tokens[rows[0], :n].clone()
-    ends = torch.tensor([12, 6, 9, 8, 12, 7, 5, 4, 4])
-    columns = torch.arange(12)
-    mask = (columns >= first[:, None]) & (columns < ends[:, None])
-    mask[0, 7], mask[4, 4:6] = False, False
-    return tokens, mask
-
-
-def test_shared_prompts_give_the_same_hidden_states_and_gradients(model_dir: Path) -> None:
-    model = load_policy(model_dir, torch.float64)
-    trunk = trunk_of(model)
-    tokens, mask = grouped_rows()
-    p = plan(tokens, mask)
-    assert p is not None
-    assert p.prompts.shape == (2, 5)
-    assert p.tokens < 0.85 * tokens[:, :-1].numel()
-    assert can_share(trunk)
-    weight = torch.randn(int(mask.sum()), 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    results = []
-    for hidden in (policy_hidden(trunk, tokens, mask, True), plain_hidden(trunk, tokens, mask)):
-        results.append((hidden, torch.autograd.grad((hidden * weight).sum(), list(trunk.parameters()))))
-    assert torch.allclose(results[0][0], results[1][0], atol=1e-12, rtol=0)
-    # Transformers' norms are float32 in any precision
-    assert all(torch.allclose(a, b, atol=3e-5, rtol=0) for a, b in zip(results[0][1], results[1][1], strict=True))
-    tokens[~mask & (torch.arange(12) > 5)] = 0  # what follows the last policy token can't matter
-    again = policy_hidden(trunk, tokens, mask, True)
-    later = [0, 1, 2, 3]  # a tool token did change in row 0, after its second policy token
-    assert torch.equal(again[: later[2]], results[0][0][: later[2]])
-
-
-def test_rows_of_one_policy_token_need_the_prompt_alone(model_dir: Path) -> None:
-    trunk = trunk_of(load_policy(model_dir, torch.float64))
-    tokens, _ = grouped_rows()
-    mask = torch.zeros(9, 12, dtype=torch.bool)
-    mask[:4, 5], mask[4:8, 3] = True, True
-    p = plan(tokens, mask)
-    assert p is not None
-    assert p.rest.shape == (8, 0)
-    shared = policy_hidden(trunk, tokens, mask, True)
-    assert torch.allclose(shared, plain_hidden(trunk, tokens, mask), atol=1e-12, rtol=0)
-    assert plan(tokens, torch.zeros_like(mask)) is None
-
-
-def test_a_sliding_window_is_never_shared() -> None:
-    from transformers import MistralConfig, MistralModel
-
-    config = MistralConfig(
-        vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=16, sliding_window=3,
-    )  # fmt: skip
-    assert not can_share(MistralModel(config).eval())

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.config.sections import LearnerConfig
+from stretto.models.llama import unsupported
 from stretto.models.load import load_policy
 from stretto.models.logp import check_head, hidden_states, policy_positions, token_logp, trunk_of
 from stretto.models.lora import attach_lora
-from stretto.models.prefix import can_share, policy_hidden
+from stretto.models.prefix import PolicyStates
 from stretto.models.value import ValueHead, ValueNetwork
 
 
@@ -42,6 +43,7 @@ class Scorer:
             model_dir, self.dtype, gradient_checkpointing=config.gradient_checkpointing and config.lora.rank == 0
         )
         check_head(self.model)
+        llama_like = unsupported(self.model) is None
         self.lora = config.lora.rank > 0
         if self.lora:
             lora = config.lora
@@ -56,9 +58,9 @@ class Scorer:
         self._head = self._base.get_output_embeddings()
         # Sharing changes the order of sums, and Transformers' norms are float32 in any precision: float64, where
         # a split must not show, goes without. Checkpointing recomputes layers, which can't fill a cache.
-        self.share_prompts = (
-            self.dtype == torch.float32 and not config.gradient_checkpointing and can_share(self._trunk)
-        )
+        share = self.dtype == torch.float32 and not config.gradient_checkpointing
+        fast = llama_like and not config.bf16
+        self._states = PolicyStates(self._trunk, llama_like=fast, share=share)
         self._trains_in_train_mode = config.gradient_checkpointing or (self.lora and config.lora.dropout > 0)
         self._coefficient = config.critic.coefficient
         width = self._head.weight.shape[1]
@@ -68,6 +70,12 @@ class Scorer:
         elif config.critic.kind == "network":
             twin = load_policy(model_dir, self.dtype, gradient_checkpointing=config.gradient_checkpointing)
             self.critic = ValueNetwork(trunk_of(twin), width, self.dtype)
+            self._critic_states = PolicyStates(self.critic.trunk, llama_like=fast, share=share)
+
+    @property
+    def way(self) -> str:
+        """How the policy reads batches (``PolicyStates.way``)."""
+        return self._states.way
 
     def policy_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The trainable parameters by name."""
@@ -89,7 +97,7 @@ class Scorer:
         (tokens,) = batch.need("tokens")
         target = policy_positions(batch.mask)
         with nullcontext() if policy_alone else torch.no_grad():
-            hidden = self._hidden(self._trunk, tokens, batch.mask)
+            hidden = self._hidden(self._states, tokens, batch.mask)
             logp, entropy = token_logp(
                 hidden, self._head.weight, tokens.flatten()[target], getattr(self._head, "bias", None), self.temperature
             )
@@ -99,7 +107,7 @@ class Scorer:
             still = hidden.detach()
             value = self.critic(still + self._coefficient * (hidden - still) if policy_alone else still)
         elif values and isinstance(self.critic, ValueNetwork):
-            value = self.critic.head(self._hidden(self.critic.trunk, tokens, batch.mask))
+            value = self.critic.head(self._hidden(self._critic_states, tokens, batch.mask))
         return Scores(
             _spread(logp, target, batch.mask),
             entropy.detach(),
@@ -119,9 +127,9 @@ class Scorer:
             out: Tensor = head(hidden.flatten(0, 1).index_select(0, last))
         return out
 
-    def _hidden(self, trunk: Any, tokens: Tensor, mask: Tensor) -> Tensor:
+    def _hidden(self, states: PolicyStates, tokens: Tensor, mask: Tensor) -> Tensor:
         with self._autocast():
-            return policy_hidden(trunk, tokens, mask, self.share_prompts)
+            return states(tokens, mask)
 
     def _autocast(self) -> Any:
         return torch.autocast("cpu", torch.bfloat16) if self._bf16 else nullcontext()

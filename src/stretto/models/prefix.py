@@ -1,110 +1,88 @@
-"""Hidden states at the positions that predict policy tokens, computing each distinct prompt once.
+"""Hidden states at the positions that predict policy tokens, by the fastest way that a trunk allows.
 
-The rows of a group begin with the same prompt. Its hidden states and keys and values are the same in every row, so
-the trunk reads each distinct prompt once (keeping keys and values) and then the rest of each row on top of them.
-The gradient flows through both. With groups of 8 and short answers this is two to five times less work.
+Llama-like float32 trunks: the packed forward pass. Others whose key-value cache takes it: prompts first, then the
+continuations on top of the cache. The rest (sliding windows, recurrent state): every row in full.
 """
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from stretto.models.logp import hidden_states
-
-WORTH = 0.85
-"""Share prompts when that leaves at most this share of the tokens."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """``prompts`` [G,P] right padded, ``prompt`` [B] each row's, ``first`` [B] its length (the column of the first
-    policy token), ``rest`` [B,C] the tokens after it, right padded; ``index`` [n]: where the hidden state of each
-    wanted position is in [G*P + B*C]."""
-
-    prompts: Tensor
-    prompt: Tensor
-    first: Tensor
-    rest: Tensor
-    index: Tensor
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that the trunk reads."""
-        return self.prompts.numel() + self.rest.numel()
-
-
-def plan(tokens: Tensor, mask: Tensor) -> Plan | None:
-    """How to share the prompts of ``tokens`` [B,T] (policy tokens: ``mask``); None if there is nothing to score."""
-    live = mask.any(1)
-    if not bool(live.any()):
-        return None
-    tokens, mask = tokens[live], mask[live]
-    columns = torch.arange(tokens.shape[1])
-    first = mask.to(torch.uint8).argmax(1)
-    last = torch.where(mask, columns, 0).amax(1)
-    width = int(first.max())
-    prompts, prompt = torch.unique(
-        torch.where(columns[:width] < first[:, None], tokens[:, :width], -1), dim=0, return_inverse=True
-    )
-    after = int((last - first).max())
-    place = first[:, None] + torch.arange(after)
-    rest = torch.where(place < last[:, None], tokens.gather(1, place.clamp(max=tokens.shape[1] - 1)), 0)
-    row, column = mask.nonzero(as_tuple=True)
-    offset = column - 1 - first[row]  # -1: the prompt's last token predicts it
-    in_prompt = prompt[row] * width + column - 1
-    in_rest = prompts.numel() + row * after + offset
-    return Plan(prompts.clamp(min=0), prompt, first, rest, torch.where(offset < 0, in_prompt, in_rest))
+from stretto.models.packed import PackedTrunk
+from stretto.models.plan import Plan, plan
 
 
 def shared_hidden(trunk: Any, p: Plan) -> Tensor:
-    """Hidden states [n,H] of the wanted positions."""
-    if p.rest.shape[1] == 0:
-        return hidden_states(trunk, p.prompts).flatten(0, 1).index_select(0, p.index)
+    """Hidden states [n,H] of the wanted tokens, with the trunk's own cache between prompts and continuations."""
+    prompts, width, rows, after = p.shape
+    head_ids, tail_ids = p.ids[p.cells].split([prompts * width, rows * after])
+    if not rows:
+        states = hidden_states(trunk, head_ids.view(prompts, width)).flatten(0, 1)
+        return states.index_select(0, p.place[p.wanted])
     from transformers import DynamicCache
 
     # transformers renamed the argument in 5.x
     name = "cache" if "cache" in inspect.signature(trunk.forward).parameters else "past_key_values"
     cache = DynamicCache()
-    head = trunk(input_ids=p.prompts, use_cache=True, return_dict=True, **{name: cache}).last_hidden_state
+    shared: dict[str, Any] = {"use_cache": True, "return_dict": True, name: cache}
+    head = trunk(input_ids=head_ids.view(prompts, width), **shared).last_hidden_state
     cache.batch_select_indices(p.prompt)
-    rows, width = p.rest.shape
-    steps = torch.arange(width)
-    mask = torch.cat(
-        [
-            (torch.arange(p.prompts.shape[1]) < p.first[:, None])[:, None].expand(-1, width, -1),
-            (steps <= steps[:, None]).expand(rows, -1, -1),
-        ],
-        2,
-    )
+    reach, steps = p.prompt_length[p.prompt], torch.arange(after)
+    before = (torch.arange(width) < reach[:, None])[:, None].expand(-1, after, -1)
+    mask = torch.cat([before, (steps <= steps[:, None]).expand(rows, -1, -1)], 2)
     tail = trunk(
-        input_ids=p.rest,
+        input_ids=tail_ids.view(rows, after),
         attention_mask=mask[:, None],
-        position_ids=p.first[:, None] + steps,
-        use_cache=True,
-        return_dict=True,
-        **{name: cache},
+        position_ids=reach[:, None] + steps,
+        **shared,
     ).last_hidden_state
-    return torch.cat([head.flatten(0, 1), tail.flatten(0, 1)]).index_select(0, p.index)
+    return torch.cat([head.flatten(0, 1), tail.flatten(0, 1)]).index_select(0, p.place[p.wanted])
 
 
 def plain_hidden(trunk: Any, tokens: Tensor, mask: Tensor) -> Tensor:
-    """The same without sharing."""
+    """Hidden states [n,H] that predict the n policy tokens of ``mask`` [B,T]; every row in full."""
     row, column = mask.nonzero(as_tuple=True)
     hidden = hidden_states(trunk, tokens[:, :-1])
     return hidden.flatten(0, 1).index_select(0, row * (tokens.shape[1] - 1) + column - 1)
 
 
-def can_share(trunk: Any) -> bool:
-    """True if the trunk gives the same hidden states with shared prompts: tried on a small example. Models with
-    sliding windows, recurrent state or no key-value cache don't, and compute every row in full."""
-    config = trunk.config
-    if getattr(config, "sliding_window", None) or set(getattr(config, "layer_types", None) or ()) - {"full_attention"}:
-        return False
+class PolicyStates:
+    """Hidden states [n,H] that predict the n policy tokens of ``mask`` [B,T], in row-major order.
+
+    ``llama_like``: ``llama.unsupported`` found nothing. ``share`` False: every row in full, in the trunk's own order of
+    sums. Each faster way is tried on a small example first and taken only if it gives the same states.
+    """
+
+    def __init__(self, trunk: Any, *, llama_like: bool, share: bool) -> None:
+        self._trunk = trunk
+        packed = PackedTrunk(trunk) if share and llama_like else None
+        config = trunk.config
+        windowed = getattr(config, "sliding_window", None) or (
+            set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+        )
+        self.way = "plain"
+        self._read: Callable[[Plan], Tensor]
+        if packed is not None and agrees(packed, trunk):
+            self.way, self._read = "packed", packed
+        elif share and not windowed and agrees(self._cached, trunk):
+            self.way, self._read = "cached", self._cached
+
+    def _cached(self, p: Plan) -> Tensor:
+        return shared_hidden(self._trunk, p)
+
+    def __call__(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        p = None if self.way == "plain" else plan(tokens, mask)
+        return plain_hidden(self._trunk, tokens, mask) if p is None else self._read(p)
+
+
+def agrees(read: Callable[[Plan], Tensor], trunk: Any) -> bool:
+    """True if ``read`` gives the trunk's own hidden states on a small example with shared prompts."""
     vocabulary = trunk.get_input_embeddings().weight.shape[0]
     tokens = torch.arange(32).view(4, 8) * 7919 % vocabulary
     tokens[1, :4], tokens[3, :3] = tokens[0, :4], tokens[2, :3]
@@ -114,15 +92,7 @@ def can_share(trunk: Any) -> bool:
     assert p is not None
     with torch.no_grad():
         try:
-            shared = shared_hidden(trunk, p)
+            shared = read(p)
         except (TypeError, ValueError, AttributeError, RuntimeError):
             return False
         return torch.allclose(shared, plain_hidden(trunk, tokens, mask), rtol=1e-3, atol=1e-3)
-
-
-def policy_hidden(trunk: Any, tokens: Tensor, mask: Tensor, share: bool) -> Tensor:
-    """Hidden states [n,H] that predict the n policy tokens of ``mask`` [B,T], in row-major order."""
-    p = plan(tokens, mask) if share else None
-    if p is not None and p.tokens <= WORTH * tokens[:, :-1].numel():
-        return shared_hidden(trunk, p)
-    return plain_hidden(trunk, tokens, mask)
