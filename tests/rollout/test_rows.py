@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,26 +12,38 @@ from stretto.rollout.rows import arrange
 
 
 @given(st.lists(st.integers(0, 4), max_size=12))
-def test_arranging_sorts_into_runs_with_few_swaps(keys: list[int]) -> None:
-    moved = list(keys)
-    swaps = arrange(keys)
-    for one, other in swaps:
-        moved[one], moved[other] = moved[other], moved[one]
-    assert moved == sorted(keys)
-    assert len(swaps) <= sum(a != b for a, b in zip(keys, moved, strict=True))
+def test_arranging_sorts_into_runs_and_moves_only_what_stands_wrong(keys: list[int]) -> None:
+    moved = np.array(keys, np.int64)
+    sources, targets = arrange(moved)
+    assert sorted(sources.tolist()) == targets.tolist()
+    moved[targets] = moved[sources]
+    assert moved.tolist() == sorted(keys)
+    assert len(targets) == sum(a != b for a, b in zip(keys, sorted(keys), strict=True))
 
 
-@pytest.mark.parametrize("lengths", [(5, 3), (3, 5), (4, 0), (0, 4), (0, 0)])
-def test_swapped_rows_carry_their_cache(lengths: tuple[int, int]) -> None:
+@pytest.mark.parametrize("length", [5, 1, 6])
+def test_moved_rows_carry_their_cache(length: int) -> None:
     store = KVStore([KVShape(2, 3, 4)] * 2, slots=3, max_tokens=6, dtype=torch.float64)
     for layer in store.layers:
         layer.copy_(torch.randn_like(layer))
     before = [layer.clone() for layer in store.layers]
-    store.swap(0, 2, *lengths)
+    store.copy_rows(np.array([0, 2]), np.array([2, 0]), length)
     for old, new in zip(before, store.layers, strict=True):
-        assert torch.equal(new[2, : lengths[0]], old[0, : lengths[0]])
-        assert torch.equal(new[0, : lengths[1]], old[2, : lengths[1]])
+        assert torch.equal(new[2, :length], old[0, :length])
+        assert torch.equal(new[0, :length], old[2, :length])
+        assert torch.equal(new[2, length:], old[2, length:])
         assert torch.equal(new[1], old[1])
+
+
+def test_one_position_is_copied_alone() -> None:
+    store = KVStore([KVShape(2, 3, 4)] * 2, slots=3, max_tokens=6, dtype=torch.float64)
+    for layer in store.layers:
+        layer.copy_(torch.randn_like(layer))
+    before = [layer.clone() for layer in store.layers]
+    store.copy_position(np.array([1, 1]), np.array([0, 2]), np.array([3, 4]))
+    for old, new in zip(before, store.layers, strict=True):
+        old[0, 3], old[2, 4] = old[1, 3], old[1, 4]
+        assert torch.equal(new, old)
 
 
 def test_keys_and_values_read_back_what_was_written() -> None:

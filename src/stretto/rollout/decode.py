@@ -16,6 +16,7 @@ from stretto.rollout.kv import KVStore
 from stretto.rollout.noise import uniforms
 from stretto.rollout.rows import Job, Rows
 from stretto.rollout.sampling import RowSampling, Sampled, sample
+from stretto.rollout.types import Request, SamplingParams
 
 PREFILL_TOKENS = 1024
 """Padded tokens of one prefill call; more gains nothing on a CPU and costs memory."""
@@ -26,7 +27,11 @@ SPLIT_POSITIONS = 300
 
 @dataclass(slots=True)
 class Segment:
-    """Neighbouring rows ``start``..``stop`` of one version, and what their steps need (fixed until rows change)."""
+    """Neighbouring rows ``start``..``stop`` of one version, and what their steps need (fixed until rows change).
+
+    ``source`` [stop - start] is there for one step after rows with a ``lead`` were admitted: the row (counted from
+    ``start``) whose logits a row shares. Those that share come last and aren't decoded in that step.
+    """
 
     version: int
     start: int
@@ -38,7 +43,13 @@ class Segment:
     trajectories: NDArray[np.int64]
     stops: NDArray[np.int64] | None
     bias: NDArray[Any]
+    source: NDArray[np.int64] | None
     bounds: list[tuple[int, int, bool]] = field(default_factory=list)
+
+    @property
+    def decoded(self) -> int:
+        """Rows that the next step decodes."""
+        return self.stop - self.start if self.source is None else int((self.source == self.index - self.start).sum())
 
 
 class Decoder:
@@ -68,6 +79,7 @@ class Decoder:
         """Fill the cache of these rows up to the last known token. Rows of one version with equal tokens share
         one forward pass, or the cache of a row that still has it: the key holds the version."""
         fresh: dict[tuple[int, bytes], list[Job]] = {}
+        copies: list[tuple[int, int, int]] = []
         for job in jobs:
             length = int(self.rows.length[job.row]) - 1
             assert job.version is not None
@@ -76,10 +88,11 @@ class Decoder:
             key = (job.version, self.rows.tokens[job.row, :length].tobytes())
             alive = self._prefixes.get(key)
             if alive:
-                self.kv.copy_prefix(next(iter(alive.values())).row, [job.row], length)
+                copies.append((next(iter(alive.values())).row, job.row, length))
                 self._remember(key, job)
             else:
                 fresh.setdefault(key, []).append(job)
+        self._copy(copies)
         by_version: dict[int, list[list[Job]]] = {}
         for key, sharing in fresh.items():
             by_version.setdefault(key[0], []).append(sharing)
@@ -100,10 +113,14 @@ class Decoder:
             lead = np.array([sharing[0].row for sharing in batch])
             tokens = torch.from_numpy(self.rows.tokens[lead, :longest])
             self.held.forward(version).prefill(tokens, self.kv.layers, torch.from_numpy(lead))
-            for sharing in batch:
-                known = int(length[sharing[0].row]) - 1
-                self._prefilled += known
-                self.kv.copy_prefix(sharing[0].row, [job.row for job in sharing[1:]], known)
+            self._prefilled += int(length[lead].sum()) - len(lead)
+            self._copy([(one[0].row, job.row, int(length[job.row]) - 1) for one in batch for job in one[1:]])
+
+    def _copy(self, copies: list[tuple[int, int, int]]) -> None:
+        """Cache from row to row: (source, target, length)."""
+        if copies:
+            sources, targets, lengths = np.array(copies).T
+            self.kv.copy_rows(sources.copy(), targets.copy(), int(lengths.max()))
 
     def _remember(self, key: tuple[int, bytes], job: Job) -> None:
         job.prefix = key
@@ -131,12 +148,11 @@ class Decoder:
 
     def _segment(self, jobs: Sequence[Job], start: int, stop: int) -> Segment:
         requests = [job.request for job in jobs]
-        widest = max(len(r.sampling.stop) for r in requests)
+        kinds, which = _kinds(requests)
+        widest = max(len(kind.stop) for kind in kinds)
         stops = None
         if widest:
-            stops = np.full((len(jobs), widest), -1, np.int64)
-            for row, request in enumerate(requests):
-                stops[row, : len(request.sampling.stop)] = request.sampling.stop
+            stops = np.array([[*kind.stop, *[-1] * (widest - len(kind.stop))] for kind in kinds])[which]
         version = jobs[0].version
         assert version is not None
         forward = self.held.forward(version)
@@ -146,12 +162,21 @@ class Decoder:
         bias[np.arange(self.rows.capacity) >= length[:, None]] = -np.inf
         segment = Segment(
             version, start, stop, np.arange(start, stop),
-            RowSampling.of([r.sampling for r in requests], forward.vocab, dtype),
-            max(r.top_logp for r in requests), max(r.draws for r in requests),
-            np.array([r.trajectory for r in requests], np.int64), stops, bias,
+            RowSampling.of(kinds, forward.vocab, dtype).take(which),
+            max([r.top_logp for r in requests]), max([r.draws for r in requests]),
+            np.array([r.trajectory for r in requests], np.int64), stops, bias, self._sources(jobs, start),
         )  # fmt: skip
-        segment.bounds = _bounds(length)
+        segment.bounds = _bounds(length[: segment.decoded])
         return segment
+
+    def _sources(self, jobs: Sequence[Job], start: int) -> NDArray[np.int64] | None:
+        """See ``Segment.source``; the jobs have no lead afterwards."""
+        if jobs[-1].lead is None:
+            return None
+        source = np.array([(job if job.lead is None else job.lead).row - start for job in jobs])
+        for job in jobs:
+            job.lead = None
+        return source
 
     def _spans(self, segment: Segment, length: NDArray[np.int64], dtype: torch.dtype) -> list[Span]:
         segment.bias[segment.index - segment.start, length - 1] = 0.0
@@ -175,11 +200,15 @@ class Decoder:
     def _step(self, segment: Segment) -> list[tuple[Job, str]]:
         rows, index = self.rows, segment.index
         at = rows.length[segment.start : segment.stop].copy()
-        forward = self.held.forward(segment.version)
+        forward, n = self.held.forward(segment.version), segment.decoded
         logits = forward.decode(
-            torch.from_numpy(rows.tokens[index, at - 1]), torch.from_numpy(at - 1), self.kv.layers,
+            torch.from_numpy(rows.tokens[index[:n], at[:n] - 1]), torch.from_numpy(at[:n] - 1), self.kv.layers,
             segment.start, self._spans(segment, at, forward.dtype),
         )  # fmt: skip
+        if segment.source is not None:
+            self.kv.copy_position(segment.source[n:] + segment.start, index[n:], at[n:] - 1)
+            logits = logits.index_select(0, torch.from_numpy(segment.source))
+            segment.source, segment.bounds = None, _bounds(at)
         draws = None
         if segment.draws:
             streams = np.arange(1, segment.draws + 1)
@@ -198,10 +227,11 @@ class Decoder:
         ended = stopped | (at + 1 >= rows.limit[segment.start : segment.stop])
         if good.all() and not ended.any():
             return []
-        jobs = [rows.jobs[i] for i in index]
-        self.broken += [job for job, ok in zip(jobs, good, strict=True) if job and not ok]
-        over = np.flatnonzero(ended & good)
-        return [(job, "stop" if stopped[i] else "length") for i in over if (job := jobs[i])]
+        jobs = rows.jobs[segment.start : segment.stop]
+        if not good.all():
+            self.broken += [job for job, ok in zip(jobs, good, strict=True) if job and not ok]
+        over, reasons = np.flatnonzero(ended & good).tolist(), stopped.tolist()
+        return [(job, "stop" if reasons[i] else "length") for i in over if (job := jobs[i])]
 
     def _record(self, segment: Segment, at: NDArray[np.int64], out: Sampled) -> None:
         for name in ("head_ids", "head_logp", "mc_ids", "mc_logp"):
@@ -210,6 +240,17 @@ class Decoder:
                 dtype = np.int32 if name.endswith("ids") else self.rows.logp.dtype
                 record = self.rows.record(name, values.shape[1], dtype)
                 record[segment.index, at, : values.shape[1]] = values
+
+
+def _kinds(requests: Sequence[Request]) -> tuple[list[SamplingParams], NDArray[np.int64]]:
+    """The distinct sampling settings, and which one each request has."""
+    which: dict[int, int] = {}  # by identity: most requests share one object, and hashing its fields is slow
+    kinds: list[SamplingParams] = []
+    for request in requests:
+        if id(request.sampling) not in which:
+            which[id(request.sampling)] = len(kinds)
+            kinds.append(request.sampling)
+    return kinds, np.array([which[id(request.sampling)] for request in requests])
 
 
 def _bounds(length: NDArray[np.int64]) -> list[tuple[int, int, bool]]:

@@ -13,8 +13,8 @@ from stretto.models.forward import build_forward
 from stretto.rollout.held import HeldVersions
 from stretto.rollout.rows import Job
 from stretto.rollout.scheduler import Scheduler
-from stretto.rollout.types import IN_FLIGHT_MODES, ExportedRequest, Report, Request
-from stretto.trajectory import Completion
+from stretto.rollout.types import IN_FLIGHT_MODES, ExportedRequest, Report, Request, SamplingParams
+from stretto.trajectory import Completion, Ints
 
 
 class TorchEngine:
@@ -85,7 +85,7 @@ class TorchEngine:
         out = {}
         for id, job in self._batch.jobs.items():
             if job.row >= 0:
-                out[id] = self._batch.rows.completion(job, "aborted")
+                out[id] = self._batch.rows.completions([job], ["aborted"])[0]
             elif job.partial is not None:
                 out[id] = job.partial
         return out
@@ -113,35 +113,43 @@ class TorchEngine:
         ``length``). Raises ``StrettoError`` naming the request: before the first version, without tokens, with
         no room for a new one, with an id in use, with an unknown token id, or pinned to a version not held."""
         ids: set[int] = set()
+        known: set[tuple[int, int]] = set()
         for request in requests:
-            self._check(request, ids)
+            self._check(request, ids, known)
             ids.add(request.id)
         for request in requests:
             self._batch.enqueue(Job(request, request.version))
 
-    def _check(self, request: Request, ids: set[int]) -> None:
-        tokens, sampling = np.asarray(request.tokens), request.sampling
+    def _check(self, request: Request, ids: set[int], known: set[tuple[int, int]]) -> None:
+        """``known`` collects tokens and settings that were found to be good: a group shares these objects."""
         problem = None
+        content = (id(request.tokens), id(request.sampling))
         if self.version is None:
             problem = "there are no weights yet; load a version first"
         elif request.id in self._batch.jobs or request.id in ids:
             problem = "its id is in use"
-        elif tokens.ndim != 1 or not len(tokens):
-            problem = "it has no tokens; start with at least one (a BOS token, say)"
-        elif len(tokens) >= self.max_tokens:
-            problem = f"its {len(tokens)} tokens leave no room for a new one in max_tokens = {self.max_tokens}"
-        elif tokens.min() < 0 or tokens.max() >= self.vocab:
-            problem = f"token ids must be in 0..{self.vocab - 1}, got {tokens.min()}..{tokens.max()}"
-        elif sampling.max_new_tokens < 1 or sampling.temperature < 0 or sampling.top_k < 0:
-            problem = f"its sampling settings make no sense: {sampling}"
-        elif not 0 < sampling.top_p <= 1:
-            problem = f"top_p = {sampling.top_p} is outside (0, 1]"
         elif request.top_logp > self.vocab or request.top_logp < 0 or request.draws < 0:
             problem = f"top_logp = {request.top_logp} and draws = {request.draws} must be 0..{self.vocab} and >= 0"
+        elif content not in known:
+            problem = self._problem(np.asarray(request.tokens), request.sampling)
+            known.add(content)
         if problem:
             raise StrettoError(f"engine: request {request.id} (trajectory {request.trajectory}): {problem}")
         if request.version is not None:
             self._held.check(request.version, request.id)
+
+    def _problem(self, tokens: Ints, sampling: SamplingParams) -> str | None:
+        if tokens.ndim != 1 or not len(tokens):
+            return "it has no tokens; start with at least one (a BOS token, say)"
+        if len(tokens) >= self.max_tokens:
+            return f"its {len(tokens)} tokens leave no room for a new one in max_tokens = {self.max_tokens}"
+        if tokens.min() < 0 or tokens.max() >= self.vocab:
+            return f"token ids must be in 0..{self.vocab - 1}, got {tokens.min()}..{tokens.max()}"
+        if sampling.max_new_tokens < 1 or sampling.temperature < 0 or sampling.top_k < 0:
+            return f"its sampling settings make no sense: {sampling}"
+        if not 0 < sampling.top_p <= 1:
+            return f"top_p = {sampling.top_p} is outside (0, 1]"
+        return None
 
     def hold_admission(self, hold: bool) -> None:
         """While held, requests that haven't started stay queued: with ``running`` at 0 the engine is drained."""
@@ -192,8 +200,8 @@ class TorchEngine:
             report.decode_tokens += self._batch.decoder.active
             done = self._batch.decoder.step()
             report.first += self._batch.take_fresh()
-            for job, finish in done:
-                report.finished.append((job.request.id, self._batch.take(job, finish)))
+            if done:
+                report.finished += self._batch.finish(*zip(*done, strict=True))
             if self._batch.decoder.broken:
                 self._report = report  # what has finished comes with the next call
                 self._refuse(self._batch.decoder.broken)
@@ -238,7 +246,7 @@ class TorchEngine:
     def import_(self, state: ExportedRequest) -> None:
         """Go on with an exported request. Raises ``StrettoError`` if its version isn't held here or its cache
         doesn't fit; without a cache its tokens are prefilled again."""
-        self._check(state.request, set())
+        self._check(state.request, set(), set())
         request, sampled = state.request, len(state.partial.tokens)
         job = Job(request, request.version)
         if state.keys is not None or sampled:

@@ -69,11 +69,15 @@ class HeldVersions:
         """Versions that some trajectory is pinned to."""
         return set(self._pins.values())
 
+    @property
+    def holds_older(self) -> bool:
+        """Is there anything that ``collect`` could free?"""
+        return bool(self._older)
+
     def collect(self, in_use: set[int]) -> None:
         """Free older versions that nobody uses or is pinned to."""
-        if self._older:
-            for version in set(self._older) - in_use - self.pinned():
-                del self._older[version]
+        for version in set(self._older) - in_use - self.pinned():
+            del self._older[version]
 
     def checksum(self) -> str:
         """xxh3-64 of the newest weights, read back: names and bytes, sorted by name."""

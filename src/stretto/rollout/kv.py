@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from stretto.models.forward import KVShape
@@ -21,25 +23,21 @@ class KVStore:
         self.shapes = list(shapes)
         self.layers = [torch.zeros(slots, max_tokens, shape.width, dtype=dtype) for shape in shapes]
 
-    def copy_prefix(self, source: int, targets: Sequence[int], length: int) -> None:
-        """Give the first ``length`` positions of row ``source`` to the ``targets``."""
+    def copy_rows(self, sources: NDArray[np.int64], targets: NDArray[np.int64], length: int) -> None:
+        """Give the first ``length`` positions of rows ``sources`` [n] to ``targets`` [n]. All are read before any
+        is written, so ``targets`` may permute ``sources``."""
+        read, written = torch.from_numpy(sources), torch.from_numpy(targets)
         for layer in self.layers:
-            prefix = layer[source, :length]
-            for target in targets:
-                layer[target, :length].copy_(prefix)
+            seen = layer[:, :length]
+            seen.index_copy_(0, written, seen.index_select(0, read))
 
-    def swap(self, one: int, other: int, one_length: int, other_length: int) -> None:
-        """Exchange two rows, of which so many positions matter; length 0 is a free row."""
+    def copy_position(
+        self, sources: NDArray[np.int64], targets: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> None:
+        """Give position ``positions[i]`` of row ``sources[i]`` to row ``targets[i]``."""
+        read, written, at = (torch.from_numpy(index) for index in (sources, targets, positions))
         for layer in self.layers:
-            if not other_length:
-                layer[other, :one_length].copy_(layer[one, :one_length])
-            elif not one_length:
-                layer[one, :other_length].copy_(layer[other, :other_length])
-            else:
-                length = max(one_length, other_length)
-                held = layer[one, :length].clone()
-                layer[one, :length].copy_(layer[other, :length])
-                layer[other, :length].copy_(held)
+            layer[written, at] = layer[read, at]
 
     def wipe(self, row: int, start: int) -> None:
         """Zero a row from position ``start`` on."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.rollout.noise import uniforms
 from stretto.rollout.types import Request
 from stretto.trajectory import Completion
 
@@ -15,7 +17,8 @@ from stretto.trajectory import Completion
 @dataclass(slots=True, eq=False)
 class Job:
     """A request inside the engine. ``row`` is its slot (-1: queued). ``version`` is the one that it decodes under;
-    None while queued without a pin. ``partial`` and ``cached`` (keys, values) come from an import."""
+    None while queued without a pin. ``partial`` and ``cached`` (keys, values) come from an import. ``lead`` was
+    admitted together with this one and has equal tokens: the first step computes both once."""
 
     request: Request
     version: int | None
@@ -24,6 +27,7 @@ class Job:
     partial: Completion | None = None
     cached: tuple[Any, Any] | None = None
     prefix: tuple[int, bytes] | None = None
+    lead: Job | None = None
 
     @property
     def started(self) -> bool:
@@ -55,16 +59,26 @@ class Rows:
         """Tokens that fit into a row."""
         return int(self.tokens.shape[1])
 
-    def place(self, job: Job, row: int, noise: NDArray[np.float64], limit: int) -> None:
-        """Put a job into a free row; ``noise`` [limit - len(tokens)] are the uniforms of its new positions."""
-        start = len(job.request.tokens)
-        self.tokens[row, :start] = job.request.tokens
-        self.noise[row, start:limit] = noise
-        self.length[row], self.limit[row] = start, limit
-        self.jobs[row], job.row = job, row
-        if job.partial is None:
-            return
-        part, end = job.partial, start + len(job.partial.tokens)
+    def place(self, jobs: Sequence[Job], free: Sequence[int], seed: int) -> None:
+        """Put jobs into free rows, and the uniforms of their new positions beside them."""
+        rows = np.array(free)
+        starts = np.array([len(job.request.tokens) for job in jobs])
+        limits = np.minimum(starts + [job.request.sampling.max_new_tokens for job in jobs], self.capacity)
+        at = _flat(rows, np.zeros_like(starts), starts)
+        self.tokens[at] = np.concatenate([job.request.tokens for job in jobs])
+        at = _flat(rows, starts, limits)
+        trajectories = np.array([job.request.trajectory for job in jobs])
+        self.noise[at] = uniforms(seed, np.repeat(trajectories, limits - starts), at[1])
+        self.length[rows], self.limit[rows] = starts, limits
+        for job, row in zip(jobs, free, strict=True):
+            self.jobs[row], job.row = job, row
+            if job.partial is not None:
+                self._put_back(job, job.partial)
+
+    def _put_back(self, job: Job, part: Completion) -> None:
+        """What the job had sampled elsewhere."""
+        row, start = job.row, len(job.request.tokens)
+        end = start + len(part.tokens)
         self.length[row] = end
         for array, values in ((self.tokens, part.tokens), (self.logp, part.logp),
                               (self.entropy, part.entropy), (self.versions, part.versions)):  # fmt: skip
@@ -82,8 +96,21 @@ class Rows:
             self.records[name] = held = wider
         return held
 
-    def completion(self, job: Job, finish: str) -> Completion:
-        """What the job has sampled so far (copies)."""
+    def completions(self, jobs: Sequence[Job], finishes: Sequence[str]) -> list[Completion]:
+        """What these jobs have sampled so far: copies, which share their memory with each other."""
+        rows = np.array([job.row for job in jobs])
+        starts, ends = np.array([len(job.request.tokens) for job in jobs]), self.length[rows]
+        at = _flat(rows, starts, ends)
+        tokens, logp = self.tokens[at].astype(np.int32), self.logp[at]
+        entropy, versions = self.entropy[at], self.versions[at]
+        out, first = [], 0
+        for job, finish, last in zip(jobs, finishes, (ends - starts).cumsum().tolist(), strict=True):
+            span, first = slice(first, last), last
+            records = self._records(job) if job.request.top_logp or job.request.draws else {}
+            out.append(Completion(tokens[span], logp[span], entropy[span], versions[span], finish, records))
+        return out
+
+    def _records(self, job: Job) -> dict[str, NDArray[Any]]:
         request = job.request
         span = slice(len(request.tokens), int(self.length[job.row]))
         widths = {"head_ids": request.top_logp, "head_logp": request.top_logp,
@@ -93,37 +120,37 @@ class Rows:
             if width:
                 array = self.record(name, width, np.int32 if name.endswith("ids") else self.logp.dtype)
                 records[name] = array[job.row, span, :width].copy()
-        return Completion(
-            self.tokens[job.row, span].astype(np.int32), self.logp[job.row, span].copy(),
-            self.entropy[job.row, span].copy(), self.versions[job.row, span].copy(), finish, records,
-        )  # fmt: skip
+        return records
 
     def clear(self, row: int) -> None:
         """Free a row."""
         self.jobs[row] = None
         self.length[row] = 0
 
-    def swap(self, one: int, other: int) -> None:
-        """Exchange two rows, either of which may be free."""
-        pair, back = [one, other], [other, one]
+    def move(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
+        """Permute rows: what ``sources[i]`` holds goes to row ``targets[i]``. Some may be free."""
         arrays = (self.length, self.limit, self.tokens, self.logp, self.entropy, self.versions, self.noise)
         for array in (*arrays, *self.records.values()):
-            array[pair] = array[back]
-        self.jobs[one], self.jobs[other] = self.jobs[other], self.jobs[one]
-        for row in pair:
-            job = self.jobs[row]
+            array[targets] = array[sources]
+        jobs = [self.jobs[row] for row in sources.tolist()]
+        for job, row in zip(jobs, targets.tolist(), strict=True):
+            self.jobs[row] = job
             if job is not None:
                 job.row = row
 
 
-def arrange(keys: list[int]) -> list[tuple[int, int]]:
-    """Swaps that sort ``keys`` into runs in ascending order, moving few rows (equal keys may change places)."""
-    keys, wanted, swaps = list(keys), sorted(keys), []
-    for at, key in enumerate(wanted):
-        if keys[at] == key:
-            continue
-        later = [i for i in range(at + 1, len(keys)) if keys[i] == key and wanted[i] != key]
-        best = next((i for i in later if wanted[i] == keys[at]), later[-1])
-        keys[at], keys[best] = keys[best], keys[at]
-        swaps.append((at, best))
-    return swaps
+def _flat(
+    rows: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and positions of the spans ``starts[i]``..``ends[i]`` of ``rows[i]``, one after the other."""
+    counts = ends - starts
+    after = counts.cumsum()
+    return np.repeat(rows, counts), np.repeat(starts - (after - counts), counts) + np.arange(after[-1])
+
+
+def arrange(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sources and targets of the moves that sort ``keys`` into runs in ascending order; a row that already stands in
+    its run stays (equal keys may change places)."""
+    wanted = np.sort(keys)
+    targets = np.flatnonzero(keys != wanted)
+    return targets[np.argsort(keys[targets], kind="stable")], targets

@@ -42,6 +42,12 @@ class RowSampling:
             column([not h for h in hot], False, torch.bool),
         )
 
+    def take(self, which: NDArray[np.int64]) -> RowSampling:
+        """The settings of rows that have these (repeated, in any order)."""
+        index = torch.from_numpy(which)
+        columns = (self.inverse_temperature, self.top_k, self.top_p, self.greedy)
+        return RowSampling(*(None if column is None else column[index] for column in columns))
+
 
 @dataclass(slots=True)
 class Sampled:

@@ -7,17 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from stretto.rollout.decode import Decoder
 from stretto.rollout.held import HeldVersions
 from stretto.rollout.kv import KVStore
-from stretto.rollout.noise import uniforms
 from stretto.rollout.rows import Job, Rows, arrange
 from stretto.rollout.types import empty_completion
 from stretto.trajectory import Completion
 
-_PAUSED, _FREE = 1 << 60, 1 << 61
+_TWIN, _PAUSED, _FREE = 1 << 43, 1 << 60, 1 << 61
 
 
 class Scheduler:
@@ -51,30 +49,39 @@ class Scheduler:
 
     def take(self, job: Job, finish: str) -> Completion:
         """Remove a job from the engine and return its completion."""
+        if job.row >= 0:
+            return self.finish([job], [finish])[0][1]
         del self.jobs[job.request.id]
-        self.decoder.forget(job)
-        if job.row < 0:
-            self.queue.remove(job)
-            if job.partial is None:
-                return empty_completion(self.rows.logp.dtype)
-            part = job.partial
-            return Completion(part.tokens, part.logp, part.entropy, part.versions, finish, part.records)
-        completion = self.rows.completion(job, finish)
-        self.rows.clear(job.row)
-        job.row = -1
+        self.queue.remove(job)
+        if job.partial is None:
+            return empty_completion(self.rows.logp.dtype)
+        part = job.partial
+        return Completion(part.tokens, part.logp, part.entropy, part.versions, finish, part.records)
+
+    def finish(self, jobs: Sequence[Job], finishes: Sequence[str]) -> list[tuple[int, Completion]]:
+        """Remove jobs that have rows; their ids and completions."""
+        ids = [job.request.id for job in jobs]
+        completions = self.rows.completions(jobs, finishes)
+        for id, job in zip(ids, jobs, strict=True):
+            del self.jobs[id]
+            self.decoder.forget(job)
+            self.rows.clear(job.row)
+            job.row = -1
         self.dirty = True
-        return completion
+        return list(zip(ids, completions, strict=True))
 
     def take_fresh(self) -> list[int]:
         """Ids of the requests that got their first token in the step that just ran."""
         if not self._fresh:
             return []
         fresh, self._fresh = self._fresh, []
-        return [job.request.id for job in fresh if job not in self.decoder.broken]
+        broken = set(map(id, self.decoder.broken))
+        return [job.request.id for job in fresh if id(job) not in broken]
 
     def collect(self) -> None:
         """Free versions that neither a request nor a trajectory needs."""
-        self.held.collect({job.version for job in self.jobs.values() if job.version is not None})
+        if self.held.holds_older:
+            self.held.collect({job.version for job in self.jobs.values() if job.version is not None})
 
     def admit(self) -> None:
         """Move queued requests into free rows, in order, and prefill them together."""
@@ -86,16 +93,8 @@ class Scheduler:
             return
         taken = {id(job) for job in ready}
         self.queue = deque(job for job in self.queue if id(job) not in taken)
-        starts = [len(job.request.tokens) for job in ready]
-        limits = [
-            min(start + job.request.sampling.max_new_tokens, self.max_tokens)
-            for job, start in zip(ready, starts, strict=True)
-        ]
-        noise = self._noise(ready, starts, limits)
-        for job, row, limit, part in zip(ready, free, limits, noise, strict=False):
-            if job.version is None:
-                job.version = self.held.version
-            self.rows.place(job, row, part, limit)
+        placed = self._leads_first(ready)
+        self.rows.place(placed, free[: len(placed)], self.seed)
         self._restore([job for job in ready if job.cached is not None])
         self.decoder.prefill([job for job in ready if job.cached is None])
         self._fresh = [job for job in ready if job.partial is None or not len(job.partial.tokens)]
@@ -103,13 +102,24 @@ class Scheduler:
             job.cached = job.partial = None
         self.dirty = True
 
-    def _noise(self, jobs: list[Job], starts: list[int], limits: list[int]) -> list[NDArray[np.float64]]:
-        """The uniforms of each job's new positions, hashed for all jobs at once."""
-        counts = np.subtract(limits, starts)
-        ends = counts.cumsum()
-        first = np.repeat(np.subtract(starts, ends - counts), counts)
-        trajectories = np.repeat(np.array([job.request.trajectory for job in jobs]), counts)
-        return np.split(uniforms(self.seed, trajectories, first + np.arange(ends[-1])), ends[:-1])
+    def _leads_first(self, jobs: list[Job]) -> list[Job]:
+        """Jobs in the order of their rows: those that start with the tokens of another one come last."""
+        leads: dict[tuple[int | None, int, bytes], Job] = {}
+        first, twins = [], []
+        for job in jobs:
+            if job.version is None:
+                job.version = self.held.version
+            if job.started:
+                first.append(job)
+                continue
+            tokens = job.request.tokens
+            lead = leads.setdefault((job.version, len(tokens), tokens.tobytes()), job)
+            if lead is job:
+                first.append(job)
+            else:
+                job.lead = lead
+                twins.append(job)
+        return first + twins
 
     def _restore(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -119,22 +129,21 @@ class Scheduler:
 
     def arrange(self) -> None:
         """Active rows first, by version and then by length (longest first), paused ones next, free ones last."""
-        rows, kv_length = self.rows, np.maximum(self.rows.length - 1, 0)
-        order = {version: i for i, version in enumerate(self.held.versions())}
+        rows = self.rows
+        base = {version: i << 44 for i, version in enumerate(self.held.versions())}
+        keys = np.array([
+            _FREE if job is None else _PAUSED if job.paused
+            else base[job.version or 0] + (0 if job.lead is None else _TWIN)
+            for job in rows.jobs
+        ])  # fmt: skip
         coarse = max(32, self.max_tokens // 8)
-
-        def key(job: Job | None) -> int:
-            if job is None:
-                return _FREE
-            if job.paused:
-                return _PAUSED
-            age = (self.decoder.steps + self.max_tokens - int(rows.length[job.row])) // coarse
-            return (order[job.version or 0] << 44) + age
-
-        for one, other in arrange([key(job) for job in rows.jobs]):
-            self.kv.swap(one, other, int(kv_length[one]), int(kv_length[other]))
-            kv_length[[one, other]] = kv_length[[other, one]]
-            rows.swap(one, other)
+        keys += (keys < _PAUSED) * ((self.decoder.steps + self.max_tokens - rows.length) // coarse)
+        sources, targets = arrange(keys)
+        if len(targets):
+            cached = rows.length[sources] - 1
+            if (cached > 0).any():
+                self.kv.copy_rows(sources[cached > 0], targets[cached > 0], int(cached.max()))
+            rows.move(sources, targets)
         self.decoder.plan([job for job in rows.jobs if job is not None and not job.paused])
         self.dirty = False
 
