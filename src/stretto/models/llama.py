@@ -313,8 +313,8 @@ class LlamaForward:
         n, heads, dim = span.stop - span.start, self.kv_heads, self.head_dim
         capacity, width = cache.shape[1:]
         shape, strides = (n, heads, span.length, dim), (capacity * width, dim, width, 1)
-        at = cache.storage_offset() + (first + span.start) * capacity * width  # each as_strided replaces three or four views
-        return (
+        at = cache.storage_offset() + (first + span.start) * capacity * width
+        return (  # each as_strided replaces three or four views
             qkv.as_strided(
                 (n, heads, self.shared, dim), (qkv.shape[1], dim, heads * dim, 1), span.start * qkv.shape[1]
             ),
