@@ -190,3 +190,22 @@ def test_distinct_rows_keep_their_order() -> None:
     firsts, which = distinct(rows)
     assert firsts.tolist() == [0, 1, 3]
     assert which.tolist() == [0, 1, 0, 2, 1]
+
+
+def test_bfloat16_products_change_the_packed_pass_no_more_than_the_trunk() -> None:
+    trunk = llama_like("Llama").float()
+    tokens, mask = grouped_rows()
+    p = plan(tokens, mask)
+    assert p is not None
+    exact = plain_hidden(trunk, tokens, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, theirs = PackedTrunk(trunk)(p), plain_hidden(trunk, tokens, mask)
+    assert ours.dtype == torch.float32
+    error = (ours - exact).norm() / exact.norm()
+    assert 0 < error < 1.2 * (theirs - exact).norm() / exact.norm()
+    weight = torch.randn(exact.shape, generator=torch.Generator().manual_seed(1))
+    parameters = list(trunk.parameters())
+    wanted, got = (
+        torch.cat([g.flatten() for g in torch.autograd.grad((h * weight).sum(), parameters)]) for h in (exact, ours)
+    )
+    assert (got - wanted).norm() < 0.05 * wanted.norm()

@@ -59,8 +59,7 @@ class Scorer:
         # Sharing changes the order of sums, and Transformers' norms are float32 in any precision: float64, where
         # a split must not show, goes without. Checkpointing recomputes layers, which can't fill a cache.
         share = self.dtype == torch.float32 and not config.gradient_checkpointing
-        fast = llama_like and not config.bf16
-        self._states = PolicyStates(self._trunk, llama_like=fast, share=share)
+        self._states = PolicyStates(self._trunk, llama_like=llama_like, share=share)
         self._trains_in_train_mode = config.gradient_checkpointing or (self.lora and config.lora.dropout > 0)
         self._coefficient = config.critic.coefficient
         width = self._head.weight.shape[1]
@@ -70,7 +69,7 @@ class Scorer:
         elif config.critic.kind == "network":
             twin = load_policy(model_dir, self.dtype, gradient_checkpointing=config.gradient_checkpointing)
             self.critic = ValueNetwork(trunk_of(twin), width, self.dtype)
-            self._critic_states = PolicyStates(self.critic.trunk, llama_like=fast, share=share)
+            self._critic_states = PolicyStates(self.critic.trunk, llama_like=llama_like, share=share)
 
     @property
     def way(self) -> str:

@@ -135,8 +135,8 @@ class PackedTrunk:
 
     def _attend(self, attention: Any, h: Tensor, cos: Tensor, sin: Tensor, p: Plan, blocked: Tensor) -> Tensor:
         """[N, heads * D] of the normed tokens ``h`` [N,H]."""
-        q, k, v = (
-            project(h).view(h.shape[0], -1, self._head_dim)
+        q, k, v = (  # under autocast the products are bfloat16, attention isn't
+            project(h).to(h.dtype).view(h.shape[0], -1, self._head_dim)
             for project in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         if self._head_normed:
@@ -163,7 +163,8 @@ class PackedTrunk:
             bias = torch.zeros(blocked.shape, dtype=q.dtype).masked_fill_(blocked, float("-inf"))
             # query heads that share a key head are further queries of it
             q = q.unflatten(1, (self._kv_heads, self._shared)).flatten(2, 3)
-            out = _ShortAttention.apply(q, k, v, bias.repeat(1, 1, self._shared, 1), scale)
+            with torch.autocast(q.device.type, enabled=False):
+                out = _ShortAttention.apply(q, k, v, bias.repeat(1, 1, self._shared, 1), scale)
             out = out.unflatten(2, (self._shared, queries)).flatten(1, 2)
         else:
             k, v = (part.repeat_interleave(self._shared, 1) if self._shared > 1 else part for part in (k, v))
