@@ -201,11 +201,10 @@ def test_bfloat16_products_change_the_packed_pass_no_more_than_the_trunk() -> No
     with torch.autocast("cpu", torch.bfloat16):
         ours, theirs = PackedTrunk(trunk)(p), plain_hidden(trunk, tokens, mask)
     assert ours.dtype == torch.float32
-    error = (ours - exact).norm() / exact.norm()
-    assert 0 < error < 1.2 * (theirs - exact).norm() / exact.norm()
+    assert 0 < (ours - exact).norm() < 1.2 * (theirs - exact).norm()
     weight = torch.randn(exact.shape, generator=torch.Generator().manual_seed(1))
-    parameters = list(trunk.parameters())
-    wanted, got = (
-        torch.cat([g.flatten() for g in torch.autograd.grad((h * weight).sum(), parameters)]) for h in (exact, ours)
-    )
-    assert (got - wanted).norm() < 0.05 * wanted.norm()
+    flat = [
+        torch.cat([g.flatten() for g in torch.autograd.grad((h * weight).sum(), list(trunk.parameters()))])
+        for h in (exact, ours, theirs)
+    ]
+    assert 0 < (flat[1] - flat[0]).norm() < 1.2 * (flat[2] - flat[0]).norm()
