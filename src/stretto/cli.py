@@ -35,21 +35,17 @@ RESUMABLE = ("max_steps", "epochs", "deadlines", "logging", "save_every", "keep_
 def main() -> None:
     """Entry point: expected errors become one message and exit code 1."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # Typer hands the code of typer.Exit back instead of raising it
     except StrettoError as error:
         err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
         err.print(str(error), markup=False, highlight=False)
         sys.exit(1)
-    except typer.Exit as done:
-        sys.exit(done.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        err.print("interrupted")
-        sys.exit(130)
     except Exception as error:
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
             sys.exit(getattr(error, "exit_code", 2))
         raise
+    sys.exit(code or 0)
 
 
 def _split(source: str | None, overrides: list[str] | None) -> tuple[str | None, list[str]]:
@@ -95,7 +91,11 @@ def _start(
         else:
             print(to_toml(config), end="")
         return
-    result = launch(config, mode, resume=resume)
+    try:
+        result = launch(config, mode, resume=resume)
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        raise typer.Exit(130) from None
     if as_json:
         print(json.dumps(result))
     else:
