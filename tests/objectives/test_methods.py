@@ -344,6 +344,15 @@ def test_missing_fields_and_impossible_options_are_named() -> None:
         get("decoupled-ppo")(batch.replace(logp_proximal=None), logp)
     with pytest.raises(DataError, match="group is missing"):
         get("grpo")(batch.replace(group=None), logp)
+    for name, options in (
+        ("grpo", {"aggregation": "const", "max_length": 0}),
+        ("grpo", {"value_clip": -1.0}),
+        ("grpo", {"clip_high": float("nan")}),
+        ("decoupled-ppo", {"cap": 0.0}),
+        ("mis", {"veto": -1.0}),
+    ):
+        with pytest.raises(ConfigError, match=list(options)[-1]):
+            get(name, **options)
     with pytest.raises(ConfigError, match="max_length"):
         get("grpo", aggregation="const")
     with pytest.raises(ConfigError, match="dual_clip"):

@@ -49,6 +49,10 @@ class Objective:
                 f"objective {self.component_name!r}: max_length and aggregation = 'const' go together "
                 f"(aggregation = {self.aggregation!r}, max_length = {self.max_length})"
             )
+        if self.max_length is not None and self.max_length < 1:
+            raise ConfigError(f"objective {self.component_name!r}: max_length = {self.max_length} must be at least 1")
+        if self.value_clip is not None and not self.value_clip > 0:
+            raise ConfigError(f"objective {self.component_name!r}: value_clip = {self.value_clip} must be above 0")
         if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1 and 0 <= (self.critic_lam or 0) <= 1):
             raise ConfigError(f"objective {self.component_name!r}: gamma, lam and critic_lam must lie in [0, 1]")
 

@@ -25,9 +25,9 @@ class Clipped(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.clip_low <= 1 or self.clip_high < 0:
+        if not (0 <= self.clip_low <= 1 and self.clip_high >= 0):
             raise ConfigError(f"objective {self.component_name!r}: clip_low in [0, 1] and clip_high >= 0")
-        if self.dual_clip is not None and self.dual_clip <= 1:
+        if self.dual_clip is not None and not self.dual_clip > 1:
             raise ConfigError(f"objective {self.component_name!r}: dual_clip must be above 1")
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:

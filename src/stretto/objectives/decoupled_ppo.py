@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.errors import ConfigError
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.gate import inside, ppo_clip
 from stretto.objectives.metrics import Metrics, off_policy
@@ -26,6 +27,11 @@ class DecoupledPPO(Clipped):
     """
 
     cap: float = 5.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.cap > 0:
+            raise ConfigError(f"objective {self.component_name!r}: cap = {self.cap} must be above 0")
 
     @property
     def needs(self) -> frozenset[str]:

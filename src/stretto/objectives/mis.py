@@ -22,22 +22,24 @@ class MIS(Weighted):
     geometric (length-invariant). Rejected tokens stay in the denominator (verl's rollout correction; IcePop).
 
     ``weights``: ``gated`` w = x (default), ``token`` w = the token's own ratio, ``none`` w = 1 (pure rejection).
-    ``veto``: one token with a ratio below it drops its sequence; None is off.
+    ``veto``: one token with a ratio below it drops its sequence; 0 is off.
     """
 
     low: float = 0.5
     high: float = 2.0
     weights: Literal["gated", "token", "none"] = "gated"
-    veto: float | None = 1e-4
+    veto: float = 1e-4
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.low < self.high:
             raise ConfigError(f"objective 'mis': need 0 <= low < high, got {self.low} and {self.high}")
+        if not self.veto >= 0:
+            raise ConfigError(f"objective 'mis': veto = {self.veto} must be at least 0 (0: off)")
 
     def weight(self, token: Tensor, level: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         kept = inside(level, self.low, self.high)
-        if self.veto is not None:
+        if self.veto > 0:
             kept = kept & veto(token, mask, self.veto)
         if self.weights == "none":
             w = torch.ones_like(level)
