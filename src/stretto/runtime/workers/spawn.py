@@ -26,6 +26,9 @@ from stretto.runtime.workers.wire import encode, receive
 
 _TAIL_BYTES = 3000
 _LOOK_S = 0.005
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+"""glibc gives large freed blocks back to the kernel at once, and every tensor of a step then faults its pages in anew
+(thousands of page faults a step). Workers keep them; other C libraries ignore these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ def spawn(name: str, role: str, *, log_dir: Path, memory_fd: int, threads: int, 
     log_dir.mkdir(parents=True, exist_ok=True)
     log_path = log_dir / f"{name}.log"
     environment = {
+        **_MALLOC,
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
