@@ -39,6 +39,8 @@ HERE = Path(__file__).parent
 MEDIAN_S, SIGMA = 0.5, 0.5
 WAIT_LAG, PLAIN_LAG = 40, 4
 WARM_UP_SHARE = 0.3
+ROLES = ("engine", "learner", "orchestrator")
+CORES = 2
 
 
 @dataclass
@@ -57,8 +59,8 @@ class Waiting(Arithmetic):
 
 
 def train(settings: list[str], steps: int) -> dict[str, float]:
-    """A run of `stretto train`, measured after its warm-up: steps per second, and per step the CPU seconds of engine
-    and learner (from the kernel's account of their processes, read while the run goes on)."""
+    """A run of `stretto train`, measured after its warm-up: steps per second, and per step the CPU seconds of engine,
+    learner and orchestrator (from the kernel's account of their processes, read while the run goes on)."""
     out = Path(tempfile.mkdtemp(prefix="overlap-"))
     command = [sys.executable, "-m", "stretto.cli", "train", "quickstart", f"out={out}/run", f"max_steps={steps}",
                "eval.tasks=0", "logging.report=false", "logging.console=off", "workers.own_cores=true",
@@ -76,33 +78,43 @@ def train(settings: list[str], steps: int) -> dict[str, float]:
     shutil.rmtree(out)
     done = after["steps"] - before["steps"]
     figures = {"steps_per_s": done / (after["clock"] - before["clock"])}
-    for role in ("engine", "learner"):
+    for role in ROLES:
         figures[f"{role}_cpu_s"] = (after[role] - before[role]) / done
     figures["staleness"] = statistics.mean(e["staleness"]["total"] / e["tokens"] for e in starts)
     return figures
 
 
 def _at_step(process: subprocess.Popen[bytes], log: Path, step: int) -> dict[str, float]:
-    """Once ``step`` steps are done: how many are, the clock, and the CPU seconds that each worker has used."""
+    """Once ``step`` steps are done: how many are, the clock, and the CPU seconds that each process has used."""
+    done, at = 0, 0
     while process.poll() is None:
-        data = log.read_bytes() if log.exists() else b""
-        if data.count(b'"e":"StepEnd"') >= step:
-            now = {"clock": time.monotonic(), "steps": float(data.count(b'"e":"StepEnd"'))}
-            return now | {role: _cpu_s(process.pid, role) for role in ("engine", "learner")}
-        time.sleep(0.05)
+        if log.exists():
+            with open(log, "rb") as lines:  # what is new only: this process shares the cores with what it measures
+                lines.seek(at)
+                new = lines.read()
+            whole = new.rfind(b"\n") + 1
+            done, at = done + new[:whole].count(b'"e":"StepEnd"'), at + whole
+        if done >= step:
+            now = {"clock": time.monotonic(), "steps": float(done)}
+            return now | {role: _cpu_s(process.pid, role) for role in ROLES}
+        time.sleep(0.1)
     raise SystemExit(f"the run ended before step {step}: {process.args}")
 
 
 def _cpu_s(parent: int, role: str) -> float:
-    """CPU seconds of the worker process of this role."""
+    """CPU seconds of the worker process of this role, or of their parent."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             command = (path / "cmdline").read_bytes().split(b"\0")
             fields = (path / "stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        ours = int(fields[1]) == parent and b"stretto.runtime.workers.child" in command
-        if ours and any(part.startswith(role.encode()) for part in command):
+        if role == "orchestrator":
+            ours = path.name == str(parent)
+        else:
+            child = int(fields[1]) == parent and b"stretto.runtime.workers.child" in command
+            ours = child and any(part.startswith(role.encode()) for part in command)
+        if ours:
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     raise SystemExit(f"no {role} process under {parent}")
 
@@ -201,8 +213,8 @@ def alone(config: RunConfig, model_dir: Path, seconds: float, together: bool) ->
 
 
 def bound(run: dict[str, float]) -> float:
-    """Steps per second if engine and learner overlapped perfectly."""
-    return 1 / max(run["engine_cpu_s"], run["learner_cpu_s"])
+    """Steps per second that nothing can exceed: engine and learner overlap perfectly, no core is ever idle."""
+    return 1 / max(run["engine_cpu_s"], run["learner_cpu_s"], sum(run[f"{role}_cpu_s"] for role in ROLES) / CORES)
 
 
 def row(name: str, turns: list[tuple[float, float]], bar: float, **more: Any) -> dict[str, Any]:
@@ -225,7 +237,8 @@ def main() -> int:
     rows = []
 
     # What two perfectly overlapped processes would give: each needs its CPU seconds per step on a core of its own, so
-    # the slower one sets the pace. Both are read in the measured run itself: shared machines drift by a quarter within
+    # the slower one sets the pace, or both cores' full use does, where the orchestrator's work needs it. All are read
+    # in the measured run itself: shared machines drift by a quarter within
     # minutes, and a stage measured by itself (``apart``, reported beside) is then no bound.
     wait = ["env.name=overlap:Waiting"]
     waits = (WAIT_LAG + 1) / (MEDIAN_S * math.exp(SIGMA**2 / 2))
