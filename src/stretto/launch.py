@@ -16,8 +16,7 @@ from typing import Any
 
 from stretto.config.load import to_toml
 from stretto.config.schema import RunConfig
-from stretto.config.sections import Component
-from stretto.control.hooks import Rules, build_rules
+from stretto.control.hooks import Rules, build_rules, in_order
 from stretto.control.view import View
 from stretto.envs.build import build_environment
 from stretto.errors import CheckpointError, ConfigError, StrettoError
@@ -93,8 +92,8 @@ def _prepare(config: RunConfig, out: Path, resume: Path | None) -> Restored | No
         restored = load_checkpoint(checkpoint)
         check_logs(out, restored)
         set_aside_newer(checkpoint)
-    if config.order == "submission":  # what is saved says it once more, so that it can be read back
-        config.control.batch = Component(name="submission")
+    for hook, rule in in_order(config).items():  # what is saved says it once more, so that it can be read back
+        setattr(config.control, hook, rule)
     (out / "config.toml").write_text(to_toml(config))
     return restored
 

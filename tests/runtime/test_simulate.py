@@ -255,6 +255,20 @@ def test_order_of_submission_trains_the_same_batches_whatever_completes_first(tm
     assert orders[0] == orders[1] == [[4 * s + k for k in range(4)] for s in range(8)]
 
 
+@pytest.mark.parametrize("seed", range(50, 58))
+def test_order_of_submission_keeps_the_bound_when_an_engine_serves_an_older_version(tmp_path: Path, seed: int) -> None:
+    _, events = simulate(
+        tmp_path / "run", "max_steps=30", "prompts_per_step=1", "group_size=2", "engine.count=3", "engine.slots=3",
+        "lag_bound=2", "order=submission", "control.filter.name=zero-variance", "control.in_flight=drain",
+        f"seed={seed}", "cluster.lengths.kind=lognormal", "cluster.lengths.mean=100", "cluster.lengths.sigma=1.5",
+        "cluster.step_base_s=0.05", "cluster.publish_s=0.3",
+    )  # fmt: skip
+    assert_clean(events)
+    trained = [g for e in of(events, "StepStart") for g in e["groups"]]
+    assert trained == sorted(trained)
+    assert len(trained) == 30
+
+
 def test_order_and_a_batch_rule_may_not_contradict_each_other() -> None:
     assert type(build_rules(configure("order=submission")).batch).__name__ == "SubmissionOrder"
     assert type(build_rules(configure("order=submission", "control.batch.name=submission")).batch).__name__ == (
@@ -262,3 +276,7 @@ def test_order_and_a_batch_rule_may_not_contradict_each_other() -> None:
     )
     with pytest.raises(ConfigError, match=r"order = 'submission' and control.batch.name = 'fifo'"):
         build_rules(configure("order=submission", "control.batch.name=fifo"))
+    with pytest.raises(ConfigError, match=r"control.batch.name = 'submission' and control.admission.name = 'slots'"):
+        build_rules(configure("control.batch.name=submission", "control.admission.name=slots"))
+    for settings in (["order=submission"], ["control.batch.name=submission"]):
+        assert type(build_rules(configure(*settings)).admission).__name__ == "SubmissionAdmission"

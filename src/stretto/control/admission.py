@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.control.demand import room
+from stretto.control.demand import room, room_in_order
 from stretto.control.hooks import ADMISSION
 from stretto.control.view import View
 
@@ -28,6 +28,21 @@ class DemandAdmission:
 
     def decide(self, view: View, version: int) -> int:
         """Groups that may start at ``version``."""
-        outstanding = len(view.running) + len(view.ready) + len(view.training)
-        by_depth = int((view.depth + 1) * view.batch) - outstanding
-        return max(0, min(room(view, version), by_depth))
+        return max(0, min(room(view, version), _by_depth(view)))
+
+
+@ADMISSION.register("submission")
+@dataclass(frozen=True)
+class SubmissionAdmission:
+    """As ``demand``, for batches in order of submission (``order = "submission"`` sets both): a group that an engine
+    with older weights starts trains after the outstanding ones all the same, so it must have the time for that."""
+
+    def decide(self, view: View, version: int) -> int:
+        """Groups that may start at ``version``."""
+        return max(0, min(room_in_order(view, version), _by_depth(view)))
+
+
+def _by_depth(view: View) -> int:
+    """Groups that may start until (depth + 1) batches are outstanding, the batch in training included."""
+    outstanding = len(view.running) + len(view.ready) + len(view.training)
+    return int((view.depth + 1) * view.batch) - outstanding

@@ -32,6 +32,13 @@ def room(view: View, version: int) -> int:
     return max(0, least)
 
 
+def room_in_order(view: View, version: int) -> int:
+    """``room`` where batches are taken strictly in order of submission: a new group trains after all outstanding ones,
+    whatever their deadlines, and nothing that starts later can delay those."""
+    first = view.version + (1 if view.training else 0)
+    return max(0, view.batch * (deadline(view, version) - first + 1) - len(view.running) - len(view.ready))
+
+
 def may_start(view: View, batch_versions: Iterable[int]) -> bool:
     """May a step that starts now train a batch of these dispatch versions? True iff all the rest can still make it."""
     counts = _by_deadline(view)

@@ -181,22 +181,26 @@ class Rules:
 
 def build_rules(config: RunConfig) -> Rules:
     """The rules that the config names; unknown names, options or combinations raise ``ConfigError``."""
+    chosen = in_order(config)
     rules = {}
     for hook, registry in HOOKS.items():
-        spec = _batch_rule(config) if hook == "batch" else getattr(config.control, hook)
+        spec = chosen.get(hook) or getattr(config.control, hook)
         rules[hook] = registry.build(spec.name, spec.options, f"control.{hook}")
     built = Rules(**rules)
     built.publish.check(config)
     return built
 
 
-def _batch_rule(config: RunConfig) -> Component:
-    """``control.batch``, unless ``order`` asks for the order of submission."""
-    chosen = config.control.batch
-    if config.order != "submission" or chosen.name == "submission":
-        return chosen
-    if "batch" in config.control.model_fields_set:
-        raise ConfigError(
-            f"order = 'submission' and control.batch.name = {chosen.name!r} contradict each other: leave one out"
-        )
-    return Component(name="submission")
+def in_order(config: RunConfig) -> dict[str, Component]:
+    """The rules of ``control`` that ``order`` replaces: submission needs its own batch rule and its own admission."""
+    if "submission" not in (config.order, config.control.batch.name):
+        return {}
+    own = {"batch": "demand", "admission": "demand"}
+    for hook, default in own.items():
+        name = getattr(config.control, hook).name
+        if name != "submission" and (name != default or hook in config.control.model_fields_set):
+            asked = "order" if config.order == "submission" else "control.batch.name"
+            raise ConfigError(
+                f"{asked} = 'submission' and control.{hook}.name = {name!r} contradict each other: leave one out"
+            )
+    return {hook: Component(name="submission") for hook in own}
