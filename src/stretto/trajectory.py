@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,7 +63,7 @@ class Completion:
                 f"completion: {n} tokens, {len(self.logp)} log-probabilities, "
                 f"{len(self.entropy)} entropies, {len(self.versions)} versions"
             )
-        for name, values in self.records.items():
+        for name, values in self.records.items() if self.records else ():
             if len(values) != n:
                 raise InvariantError(f"completion: record {name!r} has {len(values)} rows for {n} tokens")
 
@@ -113,18 +112,24 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
+        if not (len(self.mask) == len(self.versions) == len(self.logp) == len(self.entropy) == n) or (
+            self.rewards is not None and len(self.rewards) != n
+        ):
+            self._lengths_differ(n)
+        sampled = self.versions[self.mask]
+        if np.count_nonzero(sampled[1:] < sampled[:-1]):
+            raise InvariantError(f"trajectory {self.id}: versions decrease: {sampled.tolist()}")
+
+    def _lengths_differ(self, n: int) -> None:
         for name in ("mask", "versions", "logp", "entropy", "rewards"):
             values = getattr(self, name)
             if values is not None and len(values) != n:
                 raise InvariantError(f"trajectory {self.id}: {name} has {len(values)} entries for {n} tokens")
-        sampled = self.versions[self.mask]
-        if (sampled[1:] < sampled[:-1]).any():
-            raise InvariantError(f"trajectory {self.id}: versions decrease: {sampled.tolist()}")
 
     @property
     def policy_tokens(self) -> int:
         """Tokens that the policy sampled."""
-        return int(self.mask.sum())
+        return int(np.count_nonzero(self.mask))
 
     @property
     def nbytes(self) -> int:
@@ -181,8 +186,13 @@ class Group:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all trajectories."""
+        """Bytes of all trajectories; of their columns once they are packed."""
+        if self.columns is not None:
+            return sum(column.nbytes for column in self.columns.values())
         return sum(t.nbytes for t in self.trajectories)
+
+
+_NO_IDS: Ints = np.empty(0, np.int32)
 
 
 class Transcript:
@@ -198,7 +208,7 @@ class Transcript:
         self.trajectory = trajectory
         self.group = group
         self._parts: list[tuple[int, Completion | None]] = []
-        self._ids = np.empty(64, np.int32)  # what is written is never written again, so slices of it may be handed out
+        self._ids = _NO_IDS  # what is written is never written again, so slices of it may be handed out
         self._length = 0
         self.turns = 0
 
@@ -206,10 +216,13 @@ class Transcript:
         return self._length
 
     def observe(self, tokens: Sequence[int] | Ints) -> None:
-        """Append tokens that were not sampled: they are never trained on."""
+        """Append tokens that were not sampled: they are never trained on. A read-only array that comes first is kept
+        as it is, so that the members of a group share their prompt."""
         ids = np.asarray(tokens, dtype=np.int32)
         if ids.ndim != 1:
             raise DataError(f"trajectory {self.trajectory}: tokens must be one list of ids, got {ids.shape}")
+        if not self._length and (ids is tokens or ids.base is not None) and ids.flags.writeable:
+            ids = ids.copy()
         self._append(ids, None)
 
     def sample(self, completion: Completion) -> None:
@@ -218,19 +231,21 @@ class Transcript:
         self.turns += 1
 
     def _append(self, ids: Ints, completion: Completion | None) -> None:
-        n = len(ids)
-        end = self._length + n
-        if end > len(self._ids):
-            grown = np.empty(2 * end, np.int32)
-            grown[: self._length] = self._ids[: self._length]
-            self._ids = grown
-        self._ids[self._length : end] = ids
+        at, n = self._length, len(ids)
+        if not at and completion is None:
+            self._ids = ids
+        else:
+            if at + n > len(self._ids):
+                grown = np.empty(2 * (at + n), np.int32)
+                grown[:at] = self._ids[:at]
+                self._ids = grown
+            self._ids[at : at + n] = ids
         self._parts.append((n, completion))
-        self._length = end
+        self._length = at + n
 
     def tokens(self) -> Ints:
         """All token ids so far [T]."""
-        return self._ids[: self._length]
+        return self._ids if len(self._ids) == self._length else self._ids[: self._length]
 
     def finish(
         self,
@@ -241,36 +256,56 @@ class Transcript:
         info: dict[str, Any] | None = None,
     ) -> Trajectory:
         """The finished trajectory."""
-        tokens = self.tokens().copy()
-        n = len(tokens)
-        completions = [c for _, c in self._parts if c is not None]
-        dtype = completions[0].logp.dtype if completions else np.dtype(np.float32)
-        mask = np.zeros(n, np.bool_)
-        versions = np.zeros(n, np.int32)
-        logp = np.zeros(n, dtype)
-        entropy = np.zeros(n, dtype)
-        names = completions[0].records.keys() if completions else ()
-        records = {
-            name: np.zeros((n, *completions[0].records[name].shape[1:]), completions[0].records[name].dtype)
-            for name in names
-        }
-        at = 0
-        for sampled, run in groupby(self._parts, key=lambda part: part[1] is not None):
-            counts, written = zip(*run, strict=True)
-            end = at + sum(counts)
-            if sampled:  # completions with nothing between them go in together
-                mask[at:end] = True
-                np.concatenate([c.versions for c in written], out=versions[at:end], casting="same_kind")
-                np.concatenate([c.logp for c in written], out=logp[at:end], casting="same_kind")
-                np.concatenate([c.entropy for c in written], out=entropy[at:end], casting="same_kind")
-                for name in names:
-                    parts = [c.records[name] for c in written]
-                    np.concatenate(parts, out=records[name][at:end], casting="same_kind")
-            at = end
+        n = self._length
+        runs = self._sampled_runs()
+        first = runs[0][2][0] if runs else None
+        dtype = first.logp.dtype if first is not None else np.float32
+        mask, versions = np.zeros(n, np.bool_), np.zeros(n, np.int32)
+        logp, entropy = np.zeros(n, dtype), np.zeros(n, dtype)
+        records = {}
+        if first is not None and first.records:
+            records = {name: np.zeros((n, *r.shape[1:]), r.dtype) for name, r in first.records.items()}
+        for start, end, written in runs:
+            part = slice(start, end)
+            mask[part] = True
+            if len(written) == 1:  # copying costs a third of joining
+                (c,) = written
+                np.copyto(versions[part], c.versions)
+                np.copyto(logp[part], c.logp)
+                np.copyto(entropy[part], c.entropy)
+            else:
+                _join([c.versions for c in written], versions[part])
+                _join([c.logp for c in written], logp[part])
+                _join([c.entropy for c in written], entropy[part])
+            for name, values in records.items():
+                _join([c.records[name] for c in written], values[part])
         return Trajectory(
-            self.trajectory, self.group, tokens, mask, versions, logp, entropy, reward,
-            terminated=terminated, truncated=truncated, turns=self.turns, records=records, info=info or {},
+            self.trajectory, self.group, self._ids[:n].copy(), mask, versions, logp, entropy, reward, terminated,
+            truncated, self.turns, 0, None, records, info if info is not None else {},
         )  # fmt: skip
+
+    def _sampled_runs(self) -> list[tuple[int, int, list[Completion]]]:
+        """[(start, end, completions)] of what was sampled; completions with nothing between them go in together."""
+        runs: list[tuple[int, int, list[Completion]]] = []
+        start = at = 0
+        written: list[Completion] = []
+        for n, completion in self._parts:
+            if completion is not None:
+                if not written:
+                    start = at
+                written.append(completion)
+            elif written:
+                runs.append((start, at, written))
+                written = []
+            at += n
+        if written:
+            runs.append((start, at, written))
+        return runs
+
+
+def _join(parts: list[NDArray[Any]], column: NDArray[Any]) -> None:
+    """Write these arrays into ``column`` one after the other."""
+    np.concatenate(parts, out=column, casting="same_kind")
 
 
 def __getattr__(name: str) -> Any:

@@ -254,12 +254,13 @@ def exit_code(pid: int, deadline_s: float = 60.0) -> int:
 
 
 def _die_at(count: int) -> None:
-    emit, left = EventLog.emit, [count]
+    """Events within a trajectory don't count."""
+    write, left = EventLog.write, [count]
 
-    def counted(self: EventLog, name: str, **fields: Any) -> None:
-        emit(self, name, **fields)
-        left[0] -= 1
-        if left[0] == 0:
+    def counted(self: EventLog, event: dict[str, Any]) -> None:
+        write(self, event)
+        left[0] -= event["e"] not in ("FirstToken", "TurnDone", "EnvStarted", "EnvDone")
+        if left[0] <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    EventLog.emit = counted  # type: ignore[method-assign]
+    EventLog.write = counted  # type: ignore[method-assign]

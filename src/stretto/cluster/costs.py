@@ -11,15 +11,16 @@ from collections.abc import Callable
 from statistics import NormalDist
 
 from stretto.config.sections import Cluster, Law
-from stretto.envs.counter import mix, mix_on
+from stretto.envs.counter import mix, mix_on, mix_once
 from stretto.rollout.types import Report
 
 _NORMAL = NormalDist()
+_SHARE = 2.0**-53
 
 
 def _share(bits: int) -> float:
     """64 mixed bits as a number in (0, 1)."""
-    return ((bits >> 11) + 0.5) * 2.0**-53
+    return ((bits >> 11) + 0.5) * _SHARE
 
 
 def draw(law: Law, u: float) -> float:
@@ -107,8 +108,8 @@ class Draws:
         """Environment latency after a turn."""
         if self._constant_env_s is not None:
             return self._constant_env_s
-        return self._env_law(_share(mix_on(self._env, turn)))
+        return self._env_law(((mix_once(self._env, turn) >> 11) + 0.5) * _SHARE)
 
     def length(self, turn: int) -> int:
         """Response tokens of a turn."""
-        return round(self._length_law(_share(mix_on(self._length, turn)))) or 1
+        return round(self._length_law(((mix_once(self._length, turn) >> 11) + 0.5) * _SHARE)) or 1

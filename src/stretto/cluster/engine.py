@@ -64,7 +64,7 @@ class ModelledEngine:
 
     __slots__ = (
         "_a", "_b", "_heap", "_in_flight", "_loads", "_prefill_s", "_slots", "_starts", "_time", "_v",
-        "_waiting", "decoded", "first", "prefilled", "rows", "steps",
+        "decoded", "first", "prefilled", "rows", "steps", "waiting",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, slots: int, in_flight: str) -> None:
@@ -75,7 +75,8 @@ class ModelledEngine:
         self.rows: dict[int, _Row] = {}
         """Active requests."""
         self._heap: list[tuple[float, int]] = []
-        self._waiting: deque[Request] = deque()
+        self.waiting: deque[Request] = deque()
+        """Requests without a slot, in the order of their coming."""
         self._starts: deque[tuple[float, int]] = deque()  # (V at the first token, request), ascending
         self.first: list[int] = []
         """Requests that got their first token since the owner last took them."""
@@ -95,23 +96,24 @@ class ModelledEngine:
 
     def add(self, now: float, requests: Sequence[Request]) -> None:
         """New requests; those that find no slot wait."""
-        self._progress(now)
-        self._waiting.extend(requests)
+        if now > self._time:
+            self._progress(now)
+        self.waiting += requests
 
     def start_waiting(self) -> None:
         """Give free slots to waiting requests."""
-        waiting, rows = self._waiting, self.rows
+        waiting, rows = self.waiting, self.rows
         while waiting and len(rows) < self._slots:
             request = waiting.popleft()
             length = request.sampling.max_new_tokens
             if length > _LONGEST:
                 raise ConfigError(f"cluster.lengths: a response of {length} tokens; at most {_LONGEST} are modelled")
-            prompt, v = len(request.tokens), self._v
+            prompt, v, id = len(request.tokens), self._v, request.id
             self._time += prompt * self._prefill_s
             self.prefilled += prompt
-            rows[request.id] = _Row(request, v, length, len(self._loads))
-            heapq.heappush(self._heap, (v + length, request.id))
-            self._starts.append((v + 1.0, request.id))
+            rows[id] = _Row(request, v, length, len(self._loads))
+            heapq.heappush(self._heap, (v + length, id))
+            self._starts.append((v + 1.0, id))
 
     def next_finish(self) -> float | None:
         """When the next row ends if nothing changes; None: no row runs."""
@@ -125,15 +127,17 @@ class ModelledEngine:
 
     def finished(self, now: float) -> list[tuple[int, Completion]]:
         """Rows that have ended by ``now``."""
-        self._progress(now)
+        if now > self._time:
+            self._progress(now)
         out = []
-        heap, until = self._heap, self._v + 1e-9
+        heap, until, loads = self._heap, self._v + 1e-9, self._loads
         while heap and heap[0][0] <= until:
-            _, request = heapq.heappop(heap)
+            request = heapq.heappop(heap)[1]
             row = self.rows.pop(request, None)
             if row is not None:
-                if row.loads == len(self._loads) or self._in_flight == "pin":
-                    out.append((request, _whole(self._loads[row.loads - 1][1], row.length)))
+                if row.loads == len(loads) or self._in_flight == "pin":
+                    version, length = loads[row.loads - 1][1], row.length
+                    out.append((request, _WHOLE.get((version, length)) or _whole(version, length)))
                 else:
                     out.append((request, self._completion(row, row.length, "stop")))
         return out
@@ -159,8 +163,8 @@ class ModelledEngine:
         gone = set(ids)
         for i in gone:
             self.rows.pop(i, None)
-        if any(r.id in gone for r in self._waiting):
-            self._waiting = deque(r for r in self._waiting if r.id not in gone)
+        if any(r.id in gone for r in self.waiting):
+            self.waiting = deque(r for r in self.waiting if r.id not in gone)
 
     def partials(self, now: float) -> dict[int, Completion]:
         """What running requests have sampled so far."""
@@ -168,19 +172,23 @@ class ModelledEngine:
         return {i: self._completion(row, self._sampled(row), "aborted") for i, row in self.rows.items()}
 
     def _progress(self, now: float) -> None:
-        if now > self._time:
-            n = len(self.rows)
-            if n:
-                steps = (now - self._time) / (self._a + self._b * n)
-                self._v += steps
-                self.steps += steps
-                self.decoded += steps * n
-                until, starts = self._v + 1e-9, self._starts
+        if now <= self._time:
+            return
+        rows = self.rows
+        n = len(rows)
+        if n:
+            steps = (now - self._time) / (self._a + self._b * n)
+            v = self._v = self._v + steps
+            self.steps += steps
+            self.decoded += steps * n
+            starts = self._starts
+            if starts:
+                until = v + 1e-9
                 while starts and starts[0][0] <= until:
-                    _, request = starts.popleft()
-                    if request in self.rows:
+                    request = starts.popleft()[1]
+                    if request in rows:
                         self.first.append(request)
-            self._time = now
+        self._time = now
 
     def _sampled(self, row: _Row) -> int:
         return min(row.length, max(0, math.floor(self._v - row.start + 1e-9)))

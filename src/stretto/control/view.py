@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +78,7 @@ class View:
         self.ledger: Counter[str] = Counter()
         self._group_of: dict[int, int] = {}
         self._training_ids: list[int] = []
-        self._handlers = {
+        self._handlers: dict[str, Callable[[Event], None]] = {
             "RunStart": self._run_start,
             "Resumed": self._resumed,
             "Restarted": self._restarted,
@@ -94,9 +95,9 @@ class View:
         }
 
     @property
-    def names(self) -> frozenset[str]:
-        """The events that it takes in."""
-        return frozenset(self._handlers)
+    def handlers(self) -> dict[str, Callable[[Event], None]]:
+        """What takes in the events of each name that matters here."""
+        return self._handlers
 
     def __call__(self, event: Event) -> None:
         """Take in one event."""
@@ -173,9 +174,18 @@ class View:
         engine = self.engines.get(name)
         if engine is None:
             return
-        self._take_out(engine)
+        if not engine.up or engine.version is None:
+            engine.trajectories += more
+            return
+        order = self.by_load
+        at = bisect_left(order, _key(engine))
         engine.trajectories += more
-        self._put_in(engine)
+        key = _key(engine)
+        if (at + 1 == len(order) or key < order[at + 1]) and (not at or order[at - 1] < key):
+            order[at] = key  # it keeps its place
+        else:
+            del order[at]
+            insort(order, key)
 
     def _take_out(self, engine: EngineView) -> None:
         if engine.up and engine.version is not None:

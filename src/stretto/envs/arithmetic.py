@@ -56,7 +56,9 @@ class Arithmetic(SingleTurn):
     def _task(self, index: int, problem: str) -> Task:
         answer = str(solve(problem))
         expected = (self.tokenizer.encode(answer).tolist(), [*self.tokenizer.eos_ids])
-        return Task(index, self.tokenizer.encode(problem + "="), answer, {"expected": expected})
+        prompt = self.tokenizer.encode(problem + "=")
+        prompt.flags.writeable = False  # so that all members share it
+        return Task(index, prompt, answer, {"expected": expected})
 
     def task(self, index: int) -> Task:
         """Training problem ``index``: a function of (seed, index)."""

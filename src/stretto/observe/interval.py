@@ -7,34 +7,41 @@ the batch that was shipped; ``reward/all``, ``length`` and the like from every t
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from stretto.observe.tally import TALLIED, Done, Event, Row, Tally, percentile
+import numpy as np
+
+from stretto.observe.tally import Done, Event, Row, Tally, percentile
+
+ROWS = frozenset(("StepEnd", "Eval"))
+"""The events that complete a row."""
 
 
 class Spans:
     """Busy time of something that many can do at once: union of [start, end] spans inside a window."""
 
     def __init__(self) -> None:
-        self._spans: list[tuple[float, float]] = []
+        self.starts, self.ends = array("d"), array("d")
+        """In seconds of the run's clock."""
 
     def add(self, start: float, end: float) -> None:
-        """One span, in seconds of the run's clock."""
-        self._spans.append((start, end))
+        """One span."""
+        self.starts.append(start)
+        self.ends.append(end)
 
     def take(self, since: float) -> tuple[float, float]:
         """(seconds in which at least one span was active, sum of all spans); both after ``since``. Forgets them."""
-        union = total = 0.0
-        reach = since
-        for start, end in sorted(self._spans):
-            start = max(start, since)
-            if end > start:
-                total += end - start
-                union += max(0.0, end - max(start, reach))
-                reach = max(reach, end)
-        self._spans.clear()
-        return union, total
+        if not self.starts:
+            return 0.0, 0.0
+        start, end = np.array(self.starts), np.array(self.ends)
+        self.starts, self.ends = array("d"), array("d")
+        order = start.argsort(kind="stable")
+        start, end = np.maximum(start[order], since), end[order]
+        reach = np.maximum.accumulate(np.concatenate([[since], end[:-1]]))  # how far those before it came
+        total = np.maximum(end - start, 0.0).sum()
+        return float(np.maximum(end - np.maximum(start, reach), 0.0).sum()), float(total)
 
 
 class Interval:
@@ -50,29 +57,26 @@ class Interval:
         self._done: list[Done] = []
         self._pause_s: list[float] = []
         self._before = (0, 0)
-        self._handlers: dict[str, Callable[[Event], Row | None]] = {
+        own: dict[str, Callable[[Event], Row | None]] = {
             "RunStart": self._on_start,
             "Resumed": self._on_resumed,
             "EnvDone": self._on_env,
-            "TrajDone": self._on_done,
             "StepStart": self._on_step_start,
             "StepEnd": self._on_step_end,
             "Loaded": self._on_loaded,
             "Busy": self._on_busy,
             "Eval": self._on_eval,
         }
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The events that it needs."""
-        return TALLIED | self._handlers.keys()
+        self.handlers: dict[str, Callable[[Event], Row | None]] = {
+            name: _both(handler, own.get(name)) for name, handler in self.tally.handlers.items()
+        }
+        """What takes in the events of each name that matters; that of ``ROWS`` return a row."""
+        self.handlers |= {name: handler for name, handler in own.items() if name not in self.handlers}
+        self.handlers["TrajDone"] = self._on_done
 
     def __call__(self, event: Event) -> Row | None:
         """Take one event; returns the row that it completes."""
-        name = event["e"]
-        if name in TALLIED:
-            self.tally(event)
-        handler = self._handlers.get(name)
+        handler = self.handlers.get(event["e"])
         return handler(event) if handler is not None else None
 
     def replay(self, events: Iterable[Event]) -> list[Row]:
@@ -90,7 +94,7 @@ class Interval:
         self._env.add(event["start"], event["t"])
 
     def _on_done(self, event: Event) -> None:
-        self._done.append(self.tally.done[event["traj"]])
+        self._done.append(self.tally.trajectory_done(event))
 
     def _on_step_start(self, event: Event) -> None:
         self._step_started = event["t"]
@@ -154,6 +158,18 @@ class Interval:
         row["idle_ratio/env"] = max(0.0, 1 - env / window)
         self._pause_s.clear()
         return row
+
+
+def _both(
+    first: Callable[[Event], object], second: Callable[[Event], Row | None] | None
+) -> Callable[[Event], Row | None]:
+    """One after the other; what the second one returns."""
+
+    def call(event: Event) -> Row | None:
+        first(event)
+        return second(event) if second is not None else None
+
+    return call
 
 
 def completed(done: list[Done]) -> Row:

@@ -18,6 +18,7 @@ from stretto.observe.tally import ENDINGS, Event, Row, Tally
 Mode = Literal["auto", "rich", "plain", "off"]
 REFRESH_S = 0.25
 PLAIN_EVERY_S = 5.0
+_SHOWN = frozenset(("Eval", "Fault", "Waiting", "StepStart", "Resumed"))
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -55,6 +56,8 @@ class LiveView:
         self._due = 0.0
         self._said = -1
         self._live: Live | None = None
+        if mode == "off":
+            self.handlers: dict[str, Callable[[Event], None]] = {}  # it hears nothing
 
     def __enter__(self) -> Self:
         self._due = self._wall() + self._every_s
@@ -72,11 +75,6 @@ class LiveView:
             self._live = None
         elif self.mode == "plain" and self._row and self._said != self._row["step"]:
             self._say()
-
-    @property
-    def names(self) -> frozenset[str] | None:
-        """The events that it needs: none when it is off, else all (any of them may be when it is time to draw)."""
-        return frozenset() if self.mode == "off" else None
 
     def progress(self, message: str) -> None:
         """A line about a start-up phase (loading, warm start); shown at once."""
@@ -105,9 +103,9 @@ class LiveView:
 
     def __call__(self, event: Event) -> None:
         """Take one event; draws when something is due."""
-        self._take(event)
         if self.mode == "off":
             return
+        self._take(event)
         now = self._wall()
         if now < self._due:
             return
@@ -120,8 +118,12 @@ class LiveView:
 
     def _take(self, event: Event) -> None:
         self._tally(event)
-        name = event["e"]
         self._t = event["t"]
+        if event["e"] in _SHOWN:
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
+        name = event["e"]
         if name == "Eval":
             self._accuracy.append((event["version"], event["accuracy"]))
             if self.mode == "plain":

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from stretto.errors import DataError
-from stretto.observe.interval import Interval
+from stretto.observe.interval import ROWS, Interval
 from stretto.observe.tally import Event, Row
 from stretto.observe.trackers import Tracker, finite
 from stretto.runtime.events import cut_tail
@@ -33,7 +33,10 @@ class MetricsWriter:
         self.interval = Interval()
         self.rows: list[Row] = self.interval.replay(history)
         """all rows of the run"""
-        self.names = self.interval.names
+        self.handlers: dict[str, Callable[[Event], object]] = {
+            name: self if name in ROWS else handler for name, handler in self.interval.handlers.items()
+        }
+        """What takes in the events of each name that matters."""
         self.on_row: list[Callable[[Row], None]] = []
         self.offset = 0
         """bytes written so far; a checkpoint stores it"""

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 Event = dict[str, Any]
 Row = dict[str, Any]
-TALLIED = frozenset(
-    ("TrajDone", "Submitted", "TrajEnd", "GroupReady", "StepStart", "StepEnd", "Published", "Loaded", "WorkerDown",
-     "Resumed", "RunStart")
-)  # fmt: skip
-"""The events that a ``Tally`` counts."""
 ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 
 
@@ -76,43 +71,60 @@ class Tally:
         parts["open"] = (self.open, self.done_tokens)
         return {"submitted": (self.submitted, sum(tokens for _, tokens in parts.values())), **parts}
 
+    @property
+    def handlers(self) -> dict[str, Callable[[Event], object]]:
+        """What takes in the events of each name that is counted."""
+        return {name: getattr(self, method) for name, method in _HANDLERS.items()}
+
     def __call__(self, event: Event) -> None:
-        name = event["e"]
-        if name == "TrajDone":
-            done = Done(event)
-            self.done[event["traj"]] = done
-            self.done_tokens += done.tokens
-        elif name == "Submitted":
-            for id in event["traj"]:
-                if id not in self.group_of:
-                    self.submitted += 1
-                    self.group_of[id] = event["group"]
-        elif name == "TrajEnd":
-            self.counts[event["ending"]] += len(event["traj"])
-            self.tokens[event["ending"]] += event["tokens"]
-            for id in event["traj"]:
-                self._forget(id)
-        elif name == "GroupReady":
-            self.ready[event["group"]] = (event["t"], event["version"], event["traj"])
-        elif name == "StepStart":
-            self.training = event["traj"]
-            self.batch = self._batch(event)
-            self._waiting = {g: self.ready.pop(g) for g in event["groups"] if g in self.ready}
-        elif name == "StepEnd":
-            self._step_end(event)
-        elif name == "Published":
-            self.published = event["version"]
-        elif name == "Loaded":
-            self.worker_version[event["worker"]] = event["version"]
-        elif name == "WorkerDown":
-            self.restarts += event["worker"].startswith("engine")
-            self.worker_version.pop(event["worker"], None)
-        elif name == "Resumed":
-            self.training = []
-            self.worker_version.clear()
-        elif name == "RunStart":
-            self.version = self.published = event["version"]
-            self.steps = event["step"]
+        method = _HANDLERS.get(event["e"])
+        if method is not None:
+            getattr(self, method)(event)
+
+    def trajectory_done(self, event: Event) -> Done:
+        """A trajectory completed; returns what is remembered of it."""
+        done = self.done[event["traj"]] = Done(event)
+        self.done_tokens += done.tokens
+        return done
+
+    def _submitted(self, event: Event) -> None:
+        group, group_of = event["group"], self.group_of
+        for id in event["traj"]:
+            if id not in group_of:
+                self.submitted += 1
+                group_of[id] = group
+
+    def _ended(self, event: Event) -> None:
+        self.counts[event["ending"]] += len(event["traj"])
+        self.tokens[event["ending"]] += event["tokens"]
+        for id in event["traj"]:
+            self._forget(id)
+
+    def _group_ready(self, event: Event) -> None:
+        self.ready[event["group"]] = (event["t"], event["version"], event["traj"])
+
+    def _step_start(self, event: Event) -> None:
+        self.training = event["traj"]
+        self.batch = self._batch(event)
+        self._waiting = {g: self.ready.pop(g) for g in event["groups"] if g in self.ready}
+
+    def _published(self, event: Event) -> None:
+        self.published = event["version"]
+
+    def _loaded(self, event: Event) -> None:
+        self.worker_version[event["worker"]] = event["version"]
+
+    def _worker_down(self, event: Event) -> None:
+        self.restarts += event["worker"].startswith("engine")
+        self.worker_version.pop(event["worker"], None)
+
+    def _resumed(self, event: Event) -> None:
+        self.training = []
+        self.worker_version.clear()
+
+    def _run_start(self, event: Event) -> None:
+        self.version = self.published = event["version"]
+        self.steps = event["step"]
 
     def _forget(self, id: int) -> Done | None:
         """The trajectory ended: drop what is known of it."""
@@ -188,6 +200,21 @@ class Tally:
         if judged:
             row["group/zero_variance_fraction"] = flat / judged
         return row
+
+
+_HANDLERS = {
+    "TrajDone": "trajectory_done",
+    "Submitted": "_submitted",
+    "TrajEnd": "_ended",
+    "GroupReady": "_group_ready",
+    "StepStart": "_step_start",
+    "StepEnd": "_step_end",
+    "Published": "_published",
+    "Loaded": "_loaded",
+    "WorkerDown": "_worker_down",
+    "Resumed": "_resumed",
+    "RunStart": "_run_start",
+}
 
 
 def percentile(counts: Mapping[Any, int], q: float) -> Any:

@@ -20,27 +20,29 @@ Columns = dict[str, NDArray[Any]]
 ``truncated``, ``turns``, ``version_complete``, ``group``, ``trajectory``; ``record.<name>`` flat [sum(length), K].
 """
 
-_ROW = (("reward", np.float64), ("terminated", np.bool_), ("truncated", np.bool_), ("turns", np.int32),
-        ("version_complete", np.int32), ("group", np.int64))  # fmt: skip
-
 
 def pack(trajectories: Sequence[Trajectory]) -> Columns:
     """Columns of these trajectories, in order."""
     if not trajectories:
         return {"length": np.zeros(0, np.int64)}
+    lengths = [len(t.tokens) for t in trajectories]
+    mask = np.concatenate([t.mask for t in trajectories])
     columns: Columns = {
-        "length": np.fromiter((len(t.tokens) for t in trajectories), np.int64, len(trajectories)),
-        "trajectory": np.fromiter((t.id for t in trajectories), np.int64, len(trajectories)),
+        "length": np.array(lengths, np.int64),
+        "trajectory": np.array([t.id for t in trajectories], np.int64),
         "tokens": np.concatenate([t.tokens for t in trajectories]),
-        "mask": np.concatenate([t.mask for t in trajectories]),
+        "mask": mask,
         "versions": np.concatenate([t.versions for t in trajectories]),
         "logp_behavior": np.concatenate([t.logp for t in trajectories]),
         "entropy": np.concatenate([t.entropy for t in trajectories]),
-        "rewards": np.concatenate([rewards_of(t) for t in trajectories]),
+        "rewards": _rewards(trajectories, lengths, mask),
+        "reward": np.array([np.nan if t.reward is None else t.reward for t in trajectories], np.float64),
+        "terminated": np.array([t.terminated for t in trajectories], np.bool_),
+        "truncated": np.array([t.truncated for t in trajectories], np.bool_),
+        "turns": np.array([t.turns for t in trajectories], np.int32),
+        "version_complete": np.array([t.version_complete for t in trajectories], np.int32),
+        "group": np.array([t.group for t in trajectories], np.int64),
     }
-    for name, dtype in _ROW:
-        values = [getattr(t, name) for t in trajectories]
-        columns[name] = np.array([np.nan if v is None else v for v in values], dtype)
     for name in trajectories[0].records:
         columns[f"record.{name}"] = np.concatenate([t.records[name] for t in trajectories])
     return columns
@@ -54,13 +56,21 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def rewards_of(trajectory: Trajectory) -> NDArray[np.float64]:
-    """Reward per token [T]; without per-token rewards all of it sits on the last policy token."""
-    if trajectory.rewards is not None:
-        return np.asarray(trajectory.rewards, np.float64)
-    rewards = np.zeros(len(trajectory.tokens), np.float64)
-    if trajectory.reward is not None and trajectory.mask.any():
-        rewards[np.flatnonzero(trajectory.mask)[-1]] = trajectory.reward
+def _rewards(
+    trajectories: Sequence[Trajectory], lengths: Sequence[int], mask: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Reward per token, flat; without per-token rewards all of a trajectory's sits on its last policy token."""
+    rewards = np.zeros(len(mask), np.float64)
+    policy, start = mask.tobytes(), 0
+    for trajectory, length in zip(trajectories, lengths, strict=True):
+        end = start + length
+        if trajectory.rewards is not None:
+            rewards[start:end] = trajectory.rewards
+        elif trajectory.reward is not None:
+            last = policy.rfind(1, start, end)
+            if last >= 0:
+                rewards[last] = trajectory.reward
+        start = end
     return rewards
 
 

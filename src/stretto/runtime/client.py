@@ -26,20 +26,15 @@ _Variants = dict[tuple[tuple[str, Any], ...], SamplingParams]
 _VARIANTS: dict[int, tuple[SamplingParams, _Variants]] = {}
 
 
-def _override(sampling: SamplingParams, overrides: dict[str, Any]) -> SamplingParams:
-    """The parameters with these fields replaced. Made once each: found by identity (hashing the fields costs more)."""
+def _variants_of(sampling: SamplingParams) -> _Variants:
+    """The parameters made from these so far, by the fields replaced; found by identity (hashing the fields costs
+    more)."""
     kept = _VARIANTS.get(id(sampling))
     if kept is None:
         while len(_VARIANTS) >= 16:
             del _VARIANTS[next(iter(_VARIANTS))]
         kept = _VARIANTS[id(sampling)] = (sampling, {})  # holds ``sampling``, so that its id stays its own
-    variants, key = kept[1], tuple(overrides.items())
-    made = variants.get(key)
-    if made is None:
-        if len(variants) >= 4096:
-            variants.clear()
-        made = variants[key] = replace(sampling, **overrides)
-    return made
+    return kept[1]
 
 
 class Scoring(Protocol):
@@ -52,8 +47,8 @@ class RolloutClient:
     """The ``Client`` of the environment protocol for one trajectory."""
 
     __slots__ = (
-        "_log", "_loop", "_requests", "_scoring", "_start", "_transcript", "completions", "current", "draws", "engine",
-        "group", "pin", "replay", "sampling", "seed", "top_logp", "trajectory",
+        "_log", "_loop", "_requests", "_scoring", "_start", "_transcript", "_variants", "completions", "current",
+        "draws", "engine", "group", "pin", "replay", "sampling", "seed", "top_logp", "trajectory",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +75,7 @@ class RolloutClient:
         self._scoring, self._log = scoring, log
         self._loop = asyncio.get_running_loop()
         self._transcript: Transcript | None = None
+        self._variants: _Variants | None = None
         self._requests = 0
         self._start = 0.0
 
@@ -94,10 +90,11 @@ class RolloutClient:
         """Let the policy continue the transcript."""
         if transcript is not self._transcript:
             raise InvariantError(f"trajectory {self.trajectory}: this transcript is not its own")
+        now = self._log.now()
         if self.completions:
-            self._turn_done()
-        self._start = self._log.now()
-        sampling = _override(self.sampling, overrides) if overrides else self.sampling
+            self._turn_done(now)
+        self._start = now
+        sampling = self._overridden(overrides) if overrides else self.sampling
         partial: Completion | None = None
         if self.replay:
             partial = self.replay.pop(0)
@@ -118,13 +115,26 @@ class RolloutClient:
             if completion.finish != "aborted":
                 return self._accept(transcript, partial)
 
+    def _overridden(self, overrides: dict[str, Any]) -> SamplingParams:
+        """The sampling parameters with these fields replaced. Made once each."""
+        variants, key = self._variants, tuple(overrides.items())
+        if variants is None:
+            variants = self._variants = _variants_of(self.sampling)
+        made = variants.get(key)
+        if made is None:
+            if len(variants) >= 4096:
+                variants.clear()
+            made = variants[key] = replace(self.sampling, **overrides)
+        return made
+
     def _request(self, prompt: Any, sampling: SamplingParams, partial: Completion | None) -> Request:
         if partial is not None and len(partial.tokens):
             prompt = np.concatenate([prompt, partial.tokens])
             sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial.tokens))
-        id = self.trajectory * TURNS + self._requests
-        self._requests += 1
-        return Request(id, self.trajectory, self.group, prompt, sampling, self.pin, self.top_logp, self.draws)
+        number, trajectory = self._requests, self.trajectory
+        self._requests = number + 1
+        return Request(trajectory * TURNS + number, trajectory, self.group, prompt, sampling, self.pin, self.top_logp,
+                       self.draws)  # fmt: skip
 
     def _accept(self, transcript: Transcript, completion: Completion) -> Completion:
         self.current = None
@@ -132,9 +142,9 @@ class RolloutClient:
         transcript.sample(completion)
         return completion
 
-    def _turn_done(self) -> None:
-        last, log = self.completions[-1], self._log
-        log.write({"e": "TurnDone", "t": log.now(), "traj": self.trajectory, "start": self._start,
+    def _turn_done(self, now: float) -> None:
+        last = self.completions[-1]
+        self._log.write({"e": "TurnDone", "t": now, "traj": self.trajectory, "start": self._start,
                    "tokens": len(last.tokens), "versions": version_runs(last.versions)})  # fmt: skip
 
     async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:

@@ -92,12 +92,9 @@ class EventLog:
         self._time = start_s
         self._hash = hashlib.sha256()
         self._buffer: list[bytes] = []
-        self.listeners: list[Callable[[Event], None]] = []
-        """Each hears every event, or, if it has a set ``names``, those events alone."""
+        self._listeners: list[Callable[[Event], Any]] = []
         self.last: Event = {}
-        self._routes: dict[str, tuple[Callable[[Event], None], ...]] = {}
-        self._routed = 0
-        self.count = 0
+        self._routes: dict[str, tuple[Callable[[Event], Any], ...]] = {}
         self.offset = 0
         self._file = None
         if path is None:
@@ -106,7 +103,6 @@ class EventLog:
             kept = cut_tail(path, offset)
             self._hash.update(kept)
             self.offset = len(kept)
-            self.count = kept.count(b"\n")
         self._file = open(path, "ab" if offset is not None else "wb")  # noqa: SIM115
 
     def emit(self, name: str, **fields: Any) -> float:
@@ -120,11 +116,7 @@ class EventLog:
         each turn: a dict in the source is made in a fifth of the time that keywords take."""
         buffer = self._buffer
         buffer.append(_dumps(event, None, _LINE))
-        self.count += 1
         self.last = event
-        if self._routed != len(self.listeners):
-            self._routes.clear()
-            self._routed = len(self.listeners)
         hear = self._routes.get(event["e"])
         if hear is None:
             hear = self._routes[event["e"]] = self._route(event["e"])
@@ -133,15 +125,29 @@ class EventLog:
         if len(buffer) >= _LINES:
             self._drain()
 
-    def _route(self, name: str) -> tuple[Callable[[Event], None], ...]:
+    @property
+    def listeners(self) -> list[Callable[[Event], Any]]:
+        """Each hears every event; one that has ``handlers`` (name of an event: function) is asked for its handler of a
+        name once, and that alone hears the events of this name. Add to it through this property each time."""
+        self._routes.clear()
+        return self._listeners
+
+    @listeners.setter
+    def listeners(self, listeners: list[Callable[[Event], Any]]) -> None:
+        self._routes.clear()
+        self._listeners = listeners
+
+    def _route(self, name: str) -> tuple[Callable[[Event], Any], ...]:
         """Who hears events of this name."""
-        return tuple(f for f in self.listeners if (names := getattr(f, "names", None)) is None or name in names)
+        heard = (f.handlers.get(name) if hasattr(f, "handlers") else f for f in self._listeners)
+        return tuple(f for f in heard if f is not None)
 
     def now(self) -> float:
         """The run's clock, as an event that is logged now carries it."""
         read = self._now()
         if read != self._read:
-            self._read, self._time = read, self.run_time(read)
+            self._read = read
+            self._time = floor((read - self._origin) * 1e6 + 0.5) / 1e6  # as ``run_time``, without its call
         return self._time
 
     def run_time(self, loop_time: float) -> float:

@@ -7,18 +7,24 @@ starts or trains. Each trajectory that is submitted ends in exactly one way, log
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.control.hooks import Filter
 from stretto.envs.base import Environment, Task
 from stretto.errors import ConfigError, InvariantError
 from stretto.runtime.client import RolloutClient
+from stretto.runtime.deadlines import Deadlines
 from stretto.runtime.events import EventLog, version_runs
 from stretto.runtime.members import MEMBERS, GroupLimits, Member, RunningGroup
 from stretto.runtime.workers.base import EngineHandle
 from stretto.trajectory import Completion, Group, Trajectory
+
+_id = attrgetter("id")
 
 
 class Groups:
@@ -48,6 +54,8 @@ class Groups:
         self._ended, self._ready, self._failed, self._fatal = ended, ready, failed, fatal
         self.running: dict[int, RunningGroup] = {}
         self._loop = asyncio.get_running_loop()
+        self._member_deadlines = Deadlines(self._loop, limits.rollout_s, self._members_late)
+        self._group_deadlines = Deadlines(self._loop, limits.group_s, self._group_late)
 
     # starting
 
@@ -83,41 +91,38 @@ class Groups:
 
     def _open(self, group: RunningGroup) -> None:
         self.running[group.id] = group
-        group.timers = [
-            self._loop.call_later(self._limits.rollout_s, self._members_late, group),
-            self._loop.call_later(self._limits.group_s, self._group_late, group),
-        ]
+        group.deadlines.append(self._member_deadlines.add(group))
+        group.deadline = self._group_deadlines.add(group)
 
     def _start_member(self, group: RunningGroup, trajectory: int, replay: Sequence[Completion]) -> None:
         client = self._make_client(trajectory, group.id, group.engine, group.pin, replay)
         member = Member(trajectory, client, start=self._loop.time())
         group.members.append(member)
         group.open += 1
-        member.task = self._loop.create_task(self._env.rollout(client, group.task))
-        member.task.add_done_callback(lambda task: self._member_done(group, member, task))
+        member.task = self._loop.create_task(self._play(group, member))
+
+    async def _play(self, group: RunningGroup, member: Member) -> None:
+        """One rollout and what its end sets off, in one task."""
+        try:
+            try:
+                trajectory = await self._env.rollout(member.client, group.task)
+            except asyncio.CancelledError:
+                if not member.over:
+                    self._member_failed(group, member, "cancelled by its environment")
+            except (InvariantError, ConfigError):
+                if not member.over:
+                    raise
+            except Exception as error:
+                # given up before: what it still says is not used; its engine died: that ends the run, and it with it
+                if not member.over and not group.engine.failed.done():
+                    self._member_failed(group, member, f"{type(error).__name__}: {error}")
+            else:
+                if not member.over:
+                    self._member_ok(group, member, trajectory)
+        except Exception as broken:
+            self._fatal(broken)
 
     # ending of a member
-
-    def _member_done(self, group: RunningGroup, member: Member, task: asyncio.Task[Trajectory]) -> None:
-        if member.over:  # it was given up before; what it still says is not used
-            if not task.cancelled():
-                task.exception()
-            return
-        if task.cancelled():
-            self._member_failed(group, member, "cancelled by its environment")
-            return
-        error = task.exception()
-        if error is None:
-            try:
-                self._member_ok(group, member, task.result())
-            except (InvariantError, ConfigError) as broken:
-                self._fatal(broken)
-        elif isinstance(error, InvariantError | ConfigError):
-            self._fatal(error)
-        elif group.engine.failed.done():
-            pass  # the engine died: that ends the run, and its members with it
-        else:
-            self._member_failed(group, member, f"{type(error).__name__}: {error}")
 
     def _member_ok(self, group: RunningGroup, member: Member, trajectory: Trajectory) -> None:
         if not isinstance(trajectory, Trajectory) or trajectory.id != member.trajectory:
@@ -127,41 +132,49 @@ class Groups:
             )
         self._close_member(group, member)
         member.result = trajectory
-        bad = ~np.isfinite(trajectory.logp) & trajectory.mask
-        if bad.any():
-            trajectory.mask = trajectory.mask & ~bad
-            self._log.emit("Fault", where=group.engine.name, what=f"trajectory {trajectory.id}: {int(bad.sum())} "
-                           "non-finite log-probabilities; these tokens leave training")  # fmt: skip
+        finite = np.isfinite(trajectory.logp)
+        if np.count_nonzero(finite) < len(finite):
+            self._leave_out(trajectory, trajectory.mask & ~finite, group.engine.name)
         sampled = trajectory.versions[trajectory.mask]
-        if len(sampled) and sampled[0] < group.version:
+        tokens, runs = len(sampled), version_runs(sampled)
+        if runs and runs[0][0] < group.version:
             raise InvariantError(
-                f"trajectory {trajectory.id}: a token of version {sampled[0]} in a group dispatched at {group.version}"
+                f"trajectory {trajectory.id}: a token of version {runs[0][0]} in a group dispatched at {group.version}"
             )
         reward = trajectory.reward
-        if reward is not None and not np.isfinite(reward):
+        if reward is not None and not math.isfinite(reward):
             reward = trajectory.reward = None
             trajectory.info["reward_absent"] = "the reward is not a finite number"
-        completions = member.client.completions
-        self._log.emit(
-            "TrajDone",
-            traj=trajectory.id,
-            group=group.id,
-            start=self._log.run_time(member.start),
-            tokens=len(sampled),
-            length=len(trajectory.tokens),
-            versions=version_runs(sampled),
-            turns=trajectory.turns,
-            reward=None if reward is None else float(reward),
-            finish=completions[-1].finish if completions else "none",
-            terminated=trajectory.terminated,
-            truncated=trajectory.truncated,
-        )
+        completions, log = member.client.completions, self._log
+        log.write({
+            "e": "TrajDone",
+            "t": log.now(),
+            "traj": trajectory.id,
+            "group": group.id,
+            "start": log.run_time(member.start),
+            "tokens": tokens,
+            "length": len(trajectory.tokens),
+            "versions": runs,
+            "turns": trajectory.turns,
+            "reward": None if reward is None else float(reward),
+            "finish": completions[-1].finish if completions else "none",
+            "terminated": trajectory.terminated,
+            "truncated": trajectory.truncated,
+        })  # fmt: skip
         if reward is None:
-            self._lose(group, member, str(trajectory.info.get("reward_absent", "no reward")), len(sampled))
-        elif not len(sampled):
+            self._lose(group, member, str(trajectory.info.get("reward_absent", "no reward")), tokens)
+        elif not tokens:
             self._lose(group, member, "no policy token", 0)
         else:
             self._maybe_close(group)
+
+    def _leave_out(self, trajectory: Trajectory, bad: NDArray[np.bool_], engine: str) -> None:
+        """These tokens leave training: their log-probabilities aren't finite."""
+        n = int(np.count_nonzero(bad))
+        if n:
+            trajectory.mask = trajectory.mask & ~bad
+            self._log.emit("Fault", where=engine, what=f"trajectory {trajectory.id}: {n} non-finite log-probabilities; "
+                           "these tokens leave training")  # fmt: skip
 
     def _member_failed(self, group: RunningGroup, member: Member, reason: str) -> None:
         self._close_member(group, member)
@@ -177,7 +190,7 @@ class Groups:
             self._log.emit("Submitted", group=group.id, task=group.task.index, traj=[trajectory],
                            engine=group.engine.name, version=group.version, replaces=member.trajectory)  # fmt: skip
             self._start_member(group, trajectory, ())
-            group.timers.append(self._loop.call_later(self._limits.rollout_s, self._members_late, group))
+            group.deadlines.append(self._member_deadlines.add(group))
         else:
             self._maybe_close(group)
 
@@ -213,16 +226,18 @@ class Groups:
                        f"{self._limits.group_s:g}", tokens=0)  # fmt: skip
         self._maybe_close(group)
 
-    def _stop_timers(self, group: RunningGroup) -> None:
-        for timer in group.timers:
-            timer.cancel()
+    def _stop_deadlines(self, group: RunningGroup) -> None:
+        for key in group.deadlines:
+            self._member_deadlines.drop(key)
+        self._group_deadlines.drop(group.deadline)
 
     def _maybe_close(self, group: RunningGroup) -> None:
         if group.open or group.id not in self.running:
             return
-        self._stop_timers(group)
+        self._stop_deadlines(group)
         del self.running[group.id]
-        valid = sorted((m.result for m in group.members if m.result is not None), key=lambda t: t.id)
+        valid = [m.result for m in group.members if m.result is not None]
+        valid.sort(key=_id)
         if len(valid) < self._limits.least_valid:
             reason = f"group {group.id} has {len(valid)} valid members, {self._limits.least_valid} are needed"
             self._end_group(group, valid, "failed", reason)
@@ -247,7 +262,7 @@ class Groups:
     def cancel_all(self, reason: str) -> None:
         """The run ends: everything that still runs is cancelled and logged so."""
         for group in list(self.running.values()):
-            self._stop_timers(group)
+            self._stop_deadlines(group)
             ids, tokens = [], 0
             for member in group.members:
                 if not member.over:

@@ -19,7 +19,7 @@ class Member:
 
     trajectory: int
     client: RolloutClient
-    task: asyncio.Task[Trajectory] | None = None
+    task: asyncio.Task[None] | None = None
     start: float = 0.0
     result: Trajectory | None = None
     over: bool = False
@@ -39,7 +39,10 @@ class RunningGroup:
     replaced: int = 0
     created: int = 0
     """Trajectories submitted so far; the next one's number."""
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    deadlines: list[int] = field(default_factory=list)
+    """Keys of its members' deadlines."""
+    deadline: int = -1
+    """Key of its own."""
 
 
 @dataclass(frozen=True, slots=True)

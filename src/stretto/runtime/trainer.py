@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from stretto.errors import ConfigError, DeadlockError, InvariantError
 from stretto.pool.columns import Columns, concatenate
 from stretto.runtime.feeder import Feeder
@@ -111,10 +113,13 @@ class Trainer:
 
 def _staleness(columns: Columns, version: int, lag_bound: int) -> dict[str, int]:
     """Token sums over the batch, and the hard bound (PACE's split, in integers)."""
-    mask = columns["mask"]
-    versions = columns["versions"][mask].astype("int64")
-    complete = columns["version_complete"].repeat(columns["length"])[mask].astype("int64")
+    mask, length = columns["mask"], columns["length"]
+    versions = columns["versions"][mask]
     tokens = len(versions)
+    sampled = int(versions.sum(dtype="int64"))
+    starts = (length.cumsum() - length)[length > 0]  # without empty rows: ``reduceat`` takes these for the next one
+    counts = np.add.reduceat(mask, starts, dtype="int64") if len(starts) else starts
+    complete = int((columns["version_complete"][length > 0] * counts).sum())
     oldest = version - int(versions.min()) if tokens else 0
     if oldest > lag_bound:
         raise InvariantError(
@@ -122,8 +127,8 @@ def _staleness(columns: Columns, version: int, lag_bound: int) -> dict[str, int]
             "rule does not keep it"
         )
     return {
-        "total": int(version * tokens - versions.sum()),
-        "generation": int((complete - versions).sum()),
-        "waiting": int((version - complete).sum()),
+        "total": version * tokens - sampled,
+        "generation": complete - sampled,
+        "waiting": version * tokens - complete,
         "max": oldest,
     }

@@ -19,6 +19,7 @@ from stretto.runtime.events import UNLOGGED, EventLog
 from stretto.trajectory import Completion
 
 TURNS = 1000  # request ids: trajectory * TURNS + a counter of this trajectory's requests
+_UNLOGGED_REQUEST = UNLOGGED * TURNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +152,12 @@ class EngineHandle:
 
     def first_tokens(self, requests: Iterable[int]) -> None:
         """Log that these requests have their first token; before their answers are delivered."""
+        futures, log, now = self._futures, self.log, self.log.now()
         for request in requests:
-            future = self._futures.get(request)
-            trajectory, number = divmod(request, TURNS)
-            if future is not None and not future.done() and trajectory < UNLOGGED:
-                self.log.write({"e": "FirstToken", "t": self.log.now(), "traj": trajectory, "request": number,
-                                "engine": self.name})  # fmt: skip
+            future = futures.get(request)
+            if future is not None and request < _UNLOGGED_REQUEST and not future.done():
+                log.write({"e": "FirstToken", "t": now, "traj": request // TURNS, "request": request % TURNS,
+                           "engine": self.name})  # fmt: skip
 
     def give_up(self, request: int) -> None:
         """Nobody waits for this request any more."""

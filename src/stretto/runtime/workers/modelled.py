@@ -41,9 +41,14 @@ class ModelledEngineHandle(EngineHandle):
         """Ask for a completion; it starts now, in the order of asking: there is nothing to send."""
         if self.version is None:
             return super().submit(request)
-        future: asyncio.Future[Completion] = self._loop.create_future()
+        loop, engine = self._loop, self._engine
+        future: asyncio.Future[Completion] = asyncio.Future(loop=loop)
         self._futures[request.id] = future
-        self.add((request,))
+        now = loop.time()
+        engine.add(now, (request,))
+        if engine.first:
+            self._say_first()
+        self._go_on(now)
         return future
 
     def add(self, requests: Sequence[Request]) -> None:
@@ -96,10 +101,12 @@ class ModelledEngineHandle(EngineHandle):
         self.first_tokens(first)
 
     def _go_on(self, now: float) -> None:
+        engine = self._engine
         if self._draining is None:
-            if not self._engine.rows:
+            if not engine.rows:
                 self._since = now
-            self._engine.start_waiting()
+            if engine.waiting:
+                engine.start_waiting()
         self._reschedule()
 
     def _reschedule(self) -> None:
@@ -133,15 +140,18 @@ class ModelledEngineHandle(EngineHandle):
 
     def _log_busy(self, now: float) -> None:
         engine = self._engine
-        self.log.emit(
-            "Busy",
-            worker=self.name,
-            start=self.log.run_time(self._since),
-            end=self.log.run_time(now),
-            tokens=round(engine.decoded),
-            prefill=engine.prefilled,
-            rows=round(engine.decoded / engine.steps, 3) if engine.steps else 0.0,
-        )
+        log = self.log
+        t = log.now()
+        log.write({
+            "e": "Busy",
+            "t": t,
+            "worker": self.name,
+            "start": log.run_time(self._since),
+            "end": t,
+            "tokens": round(engine.decoded),
+            "prefill": engine.prefilled,
+            "rows": round(engine.decoded / engine.steps, 3) if engine.steps else 0.0,
+        })  # fmt: skip
         engine.decoded = engine.steps = 0.0
         engine.prefilled = 0
         self._since = now

@@ -14,16 +14,18 @@ Packed = tuple[list[Any], list[Any], list[tuple[Any, ...]]]
 def pack_requests(requests: Sequence[Request]) -> Packed:
     """The same requests, what they share named once."""
     tokens: dict[tuple[int, bytes], int] = {}
+    same: dict[int, int] = {}  # by identity first: members that share an array need no look into it
     sampling: dict[int, int] = {}
     arrays: list[Any] = []
     params: list[Any] = []
     rows: list[tuple[Any, ...]] = []
     for r in requests:
-        key = (r.group, r.tokens.tobytes())
-        at = tokens.get(key)
+        at = same.get(id(r.tokens))
         if at is None:
-            at = tokens[key] = len(arrays)
-            arrays.append(r.tokens)
+            at = tokens.setdefault((r.group, r.tokens.tobytes()), len(arrays))
+            if at == len(arrays):
+                arrays.append(r.tokens)
+            same[id(r.tokens)] = at
         which = sampling.get(id(r.sampling))
         if which is None:
             which = sampling[id(r.sampling)] = len(params)
