@@ -75,6 +75,21 @@ def test_both_paths_equal_a_plain_transformers_forward(name: str, kind: str) -> 
             torch.testing.assert_close(got[row], want, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", list(models()))
+@pytest.mark.parametrize("kind", ["auto", "transformers"])
+def test_a_prefill_gives_the_logits_after_the_last_token_of_each_row(name: str, kind: str) -> None:
+    model = make(name)
+    forward = build_forward(model, kind, torch.float64, 20)
+    tokens = torch.randint(0, 50, (2, 8), generator=torch.Generator().manual_seed(0))
+    kv = [torch.zeros(4, 20, shape.width, dtype=forward.dtype) for shape in forward.kv_shapes]
+    with torch.inference_mode():
+        got = forward.prefill(tokens, kv, torch.tensor([1, 2]), torch.tensor([7, 4]))
+        assert got is not None
+        for row, length in ((0, 8), (1, 5)):
+            want = model(tokens[row : row + 1, :length]).logits[0, -1]
+            torch.testing.assert_close(got[row], want, rtol=0, atol=1e-9)
+
+
 def test_bfloat16_and_float32_stay_close_to_float64() -> None:
     tokens = torch.randint(0, 50, (2, 8), generator=torch.Generator().manual_seed(0))
     exact = decode_two(build_forward(make("qwen3"), "fast", torch.float64, 20), tokens)

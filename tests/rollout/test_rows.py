@@ -35,17 +35,6 @@ def test_moved_rows_carry_their_cache(length: int) -> None:
         assert torch.equal(new[1], old[1])
 
 
-def test_one_position_is_copied_alone() -> None:
-    store = KVStore([KVShape(2, 3, 4)] * 2, slots=3, max_tokens=6, dtype=torch.float64)
-    for layer in store.layers:
-        layer.copy_(torch.randn_like(layer))
-    before = [layer.clone() for layer in store.layers]
-    store.copy_position(np.array([1, 1]), np.array([0, 2]), np.array([3, 4]))
-    for old, new in zip(before, store.layers, strict=True):
-        old[0, 3], old[2, 4] = old[1, 3], old[1, 4]
-        assert torch.equal(new, old)
-
-
 def test_keys_and_values_read_back_what_was_written() -> None:
     store = KVStore([KVShape(2, 3, 4)] * 2, slots=2, max_tokens=6, dtype=torch.float64)
     keys, values = torch.randn(2, 2, 5, 3).double(), torch.randn(2, 2, 5, 4).double()

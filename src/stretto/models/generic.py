@@ -166,12 +166,15 @@ class GenericForward:
         logits: Tensor = self.model(tokens, **arguments).logits
         return logits
 
-    def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor) -> None:
-        """Cache of ``tokens`` [N, P], right-padded, into ``kv[layer][rows, :P]``."""
+    def prefill(
+        self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None
+    ) -> Tensor | None:
+        """Cache of ``tokens`` [N, P], right-padded, into ``kv[layer][rows, :P]``; logits [N, vocab] after ``last``."""
         n, length = tokens.shape
         bias = torch.full((length, length), float("-inf"), dtype=self.dtype).triu(1).expand(n, 1, -1, -1)
         layers = [_PrefillLayer(b, s, rows) for b, s in zip(kv, self.kv_shapes, strict=True)]
-        self._run(tokens, torch.arange(length).expand(n, -1), bias, layers)
+        logits = self._run(tokens, torch.arange(length).expand(n, -1), bias, layers)
+        return None if last is None else logits[torch.arange(n), last]
 
     def decode(
         self, tokens: Tensor, positions: Tensor, kv: Sequence[Tensor], first: int, spans: Sequence[Span]

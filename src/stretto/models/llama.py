@@ -268,25 +268,36 @@ class LlamaForward:
         gate = F.silu(torch.mm(h, layer.gate), inplace=True).mul_(torch.mm(h, layer.up))
         x.addmm_(gate, layer.down)
 
-    def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor) -> None:
-        """Cache of ``tokens`` [N, P], right-padded, into ``kv[layer][rows, :P]``. Causal attention alone keeps
-        the padding out of what comes before it."""
+    def prefill(
+        self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None
+    ) -> Tensor | None:
+        """Cache of ``tokens`` [N, P], right-padded, into ``kv[layer][rows, :P]``; logits [N, vocab] after ``last``.
+        Causal attention alone keeps the padding out of what comes before it."""
         n, length = tokens.shape
         x = F.embedding(tokens.reshape(-1), self.embed)
         rotations = self._rotations(torch.arange(length).repeat(n))
         for i, (layer, cache) in enumerate(zip(self.layers, kv, strict=True)):
             qkv = self._qkv(layer, x, rotations)
             cache[rows, :length] = qkv[:, self.query_width :].view(n, length, -1)
-            if i + 1 == len(self.layers):
-                return
+            if i + 1 == len(self.layers) and last is None:
+                return None
             q, k, v = (
                 part.unflatten(-1, (-1, self.head_dim)).view(n, length, -1, self.head_dim).transpose(1, 2)
                 for part in qkv.split((self.query_width, *[self.kv_heads * self.head_dim] * 2), -1)
             )
             if self.shared > 1:  # query heads are stored with the shared key head fastest
                 k, v = k.repeat(1, self.shared, 1, 1), v.repeat(1, self.shared, 1, 1)
-            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            self._rest(layer, x, attended.transpose(1, 2).reshape(n * length, -1))
+            if i + 1 < len(self.layers):
+                attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                self._rest(layer, x, attended.transpose(1, 2).reshape(n * length, -1))
+        assert last is not None
+        bias = torch.zeros(n, 1, 1, length, dtype=self.dtype)
+        bias.masked_fill_(torch.arange(length) > last[:, None, None, None], float("-inf"))
+        each = torch.arange(n)
+        attended = F.scaled_dot_product_attention(q[each, :, last][:, :, None], k, v, attn_mask=bias)
+        x = x.index_select(0, each * length + last)
+        self._rest(layer, x, attended.reshape(n, -1))
+        return torch.mm(self._normed(x, self.norm), self.head)
 
     def decode(
         self, tokens: Tensor, positions: Tensor, kv: Sequence[Tensor], first: int, spans: Sequence[Span]

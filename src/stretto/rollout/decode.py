@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from stretto.models.forward import Span
 from stretto.rollout.held import HeldVersions
@@ -29,8 +30,8 @@ SPLIT_POSITIONS = 300
 class Segment:
     """Neighbouring rows ``start``..``stop`` of one version, and what their steps need (fixed until rows change).
 
-    ``source`` [stop - start] is there for one step after rows with a ``lead`` were admitted: the row (counted from
-    ``start``) whose logits a row shares. Those that share come last and aren't decoded in that step.
+    ``source`` [stop - start] is there for the first step of rows whose prefill has its logits: for each row, the one to
+    take of those that prefills left, or -1. The ``decoded`` rows, with -1, come first.
     """
 
     version: int
@@ -49,7 +50,7 @@ class Segment:
     @property
     def decoded(self) -> int:
         """Rows that the next step decodes."""
-        return self.stop - self.start if self.source is None else int((self.source == self.index - self.start).sum())
+        return self.stop - self.start if self.source is None else int((self.source < 0).sum())
 
 
 class Decoder:
@@ -65,6 +66,7 @@ class Decoder:
         self._segments: list[Segment] = []
         self._prefixes: dict[tuple[int, bytes], dict[int, Job]] = {}
         self._prefilled = 0
+        self._first: list[Tensor] = []
         self._eos = np.zeros(held.newest.vocab, np.bool_)
         self._eos[list(eos_ids)] = True
 
@@ -75,15 +77,17 @@ class Decoder:
         count, self._prefilled = self._prefilled, 0
         return count
 
-    def prefill(self, jobs: Sequence[Job]) -> None:
+    def prefill(self, jobs: Sequence[Job], *, first: bool = False) -> None:
         """Fill the cache of these rows up to the last known token. Rows of one version with equal tokens share
-        one forward pass, or the cache of a row that still has it: the key holds the version."""
+        one forward pass, or the cache of a row that still has it: the key holds the version. ``first``: the next step
+        follows at once, so a forward pass takes the last known token along and leaves the logits of that step."""
         fresh: dict[tuple[int, bytes], list[Job]] = {}
+        prefixes: dict[tuple[int, bytes], tuple[int, bytes]] = {}
         copies: list[tuple[int, int, int]] = []
         for job in jobs:
             length = int(self.rows.length[job.row]) - 1
             assert job.version is not None
-            if length < 1:
+            if length + first < 1:
                 continue
             key = (job.version, self.rows.tokens[job.row, :length].tobytes())
             alive = self._prefixes.get(key)
@@ -91,30 +95,42 @@ class Decoder:
                 copies.append((next(iter(alive.values())).row, job.row, length))
                 self._remember(key, job)
             else:
-                fresh.setdefault(key, []).append(job)
+                whole = (job.version, self.rows.tokens[job.row, : length + first].tobytes())
+                fresh.setdefault(whole, []).append(job)
+                prefixes[whole] = key
         self._copy(copies)
         by_version: dict[int, list[list[Job]]] = {}
         for key, sharing in fresh.items():
             by_version.setdefault(key[0], []).append(sharing)
         for version, groups in by_version.items():
-            self._prefill_version(version, groups)
-        for key, sharing in fresh.items():
+            self._prefill_version(version, groups, first)
+        for whole, sharing in fresh.items():
             for job in sharing:
-                self._remember(key, job)
+                self._remember(prefixes[whole], job)
 
-    def _prefill_version(self, version: int, groups: list[list[Job]]) -> None:
+    def _prefill_version(self, version: int, groups: list[list[Job]], first: bool) -> None:
         length = self.rows.length
         groups = sorted(groups, key=lambda sharing: int(length[sharing[0].row]))
         while groups:
             batch = [groups.pop()]
-            longest = int(length[batch[0][0].row]) - 1
+            longest = int(length[batch[0][0].row]) - 1 + first
             while groups and (len(batch) + 1) * longest <= PREFILL_TOKENS:
                 batch.append(groups.pop())
             lead = np.array([sharing[0].row for sharing in batch])
             tokens = torch.from_numpy(self.rows.tokens[lead, :longest])
-            self.held.forward(version).prefill(tokens, self.kv.layers, torch.from_numpy(lead))
+            last = torch.from_numpy(length[lead] - 1) if first else None
+            logits = self.held.forward(version).prefill(tokens, self.kv.layers, torch.from_numpy(lead), last)
+            if logits is not None:
+                self._keep(logits, batch)
             self._prefilled += int(length[lead].sum()) - len(lead)
-            self._copy([(one[0].row, job.row, int(length[job.row]) - 1) for one in batch for job in one[1:]])
+            self._copy([(one[0].row, job.row, longest) for one in batch for job in one[1:]])
+
+    def _keep(self, logits: Tensor, batch: list[list[Job]]) -> None:
+        """Logits [len(batch), vocab] for the first step of these jobs."""
+        for at, sharing in enumerate(batch, sum(map(len, self._first))):
+            for job in sharing:
+                job.first = at
+        self._first.append(logits)
 
     def _copy(self, copies: list[tuple[int, int, int]]) -> None:
         """Cache from row to row: (source, target, length)."""
@@ -164,18 +180,18 @@ class Decoder:
             version, start, stop, np.arange(start, stop),
             RowSampling.of(kinds, forward.vocab, dtype).take(which),
             max([r.top_logp for r in requests]), max([r.draws for r in requests]),
-            np.array([r.trajectory for r in requests], np.int64), stops, bias, self._sources(jobs, start),
+            np.array([r.trajectory for r in requests], np.int64), stops, bias, self._sources(jobs),
         )  # fmt: skip
         segment.bounds = _bounds(length[: segment.decoded])
         return segment
 
-    def _sources(self, jobs: Sequence[Job], start: int) -> NDArray[np.int64] | None:
-        """See ``Segment.source``; the jobs have no lead afterwards."""
-        if jobs[-1].lead is None:
+    def _sources(self, jobs: Sequence[Job]) -> NDArray[np.int64] | None:
+        """See ``Segment.source``; -1 for the rows that are decoded."""
+        if jobs[-1].first is None:
             return None
-        source = np.array([(job if job.lead is None else job.lead).row - start for job in jobs])
+        source = np.array([-1 if job.first is None else job.first for job in jobs])
         for job in jobs:
-            job.lead = None
+            job.first = None
         return source
 
     def _spans(self, segment: Segment, length: NDArray[np.int64], dtype: torch.dtype) -> list[Span]:
@@ -195,20 +211,13 @@ class Decoder:
         done: list[tuple[Job, str]] = []
         for segment in self._segments:
             done += self._step(segment)
+        self._first = []
         return done
 
     def _step(self, segment: Segment) -> list[tuple[Job, str]]:
         rows, index = self.rows, segment.index
         at = rows.length[segment.start : segment.stop].copy()
-        forward, n = self.held.forward(segment.version), segment.decoded
-        logits = forward.decode(
-            torch.from_numpy(rows.tokens[index[:n], at[:n] - 1]), torch.from_numpy(at[:n] - 1), self.kv.layers,
-            segment.start, self._spans(segment, at, forward.dtype),
-        )  # fmt: skip
-        if segment.source is not None:
-            self.kv.copy_position(segment.source[n:] + segment.start, index[n:], at[n:] - 1)
-            logits = logits.index_select(0, torch.from_numpy(segment.source))
-            segment.source, segment.bounds = None, _bounds(at)
+        logits = self._logits(segment, at)
         draws = None
         if segment.draws:
             streams = np.arange(1, segment.draws + 1)
@@ -232,6 +241,20 @@ class Decoder:
             self.broken += [job for job, ok in zip(jobs, good, strict=True) if job and not ok]
         over, reasons = np.flatnonzero(ended & good).tolist(), stopped.tolist()
         return [(job, "stop" if reasons[i] else "length") for i in over if (job := jobs[i])]
+
+    def _logits(self, segment: Segment, at: NDArray[np.int64]) -> Tensor:
+        """Logits [rows, vocab] of the next token of each row, decoded or left by the prefill."""
+        forward, n, parts = self.held.forward(segment.version), segment.decoded, []
+        spans = self._spans(segment, at, forward.dtype)
+        if n:
+            last = at[:n] - 1
+            tokens = torch.from_numpy(self.rows.tokens[segment.index[:n], last])
+            parts = [forward.decode(tokens, torch.from_numpy(last), self.kv.layers, segment.start, spans)]
+        if segment.source is not None:
+            first = self._first[0] if len(self._first) == 1 else torch.cat(self._first)
+            parts.append(first.index_select(0, torch.from_numpy(segment.source[n:])))
+            segment.source, segment.bounds = None, _bounds(at)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _record(self, segment: Segment, at: NDArray[np.int64], out: Sampled) -> None:
         for name in ("head_ids", "head_logp", "mc_ids", "mc_logp"):

@@ -31,14 +31,6 @@ class KVStore:
             seen = layer[:, :length]
             seen.index_copy_(0, written, seen.index_select(0, read))
 
-    def copy_position(
-        self, sources: NDArray[np.int64], targets: NDArray[np.int64], positions: NDArray[np.int64]
-    ) -> None:
-        """Give position ``positions[i]`` of row ``sources[i]`` to row ``targets[i]``."""
-        read, written, at = (torch.from_numpy(index) for index in (sources, targets, positions))
-        for layer in self.layers:
-            layer[written, at] = layer[read, at]
-
     def wipe(self, row: int, start: int) -> None:
         """Zero a row from position ``start`` on."""
         for layer in self.layers:

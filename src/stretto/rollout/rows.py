@@ -17,8 +17,8 @@ from stretto.trajectory import Completion
 @dataclass(slots=True, eq=False)
 class Job:
     """A request inside the engine. ``row`` is its slot (-1: queued). ``version`` is the one that it decodes under;
-    None while queued without a pin. ``partial`` and ``cached`` (keys, values) come from an import. ``lead`` was
-    admitted together with this one and has equal tokens: the first step computes both once."""
+    None while queued without a pin. ``partial`` and ``cached`` (keys, values) come from an import. ``first``: its
+    prefill has the logits of the first step too, as this row of the decoder's."""
 
     request: Request
     version: int | None
@@ -27,7 +27,7 @@ class Job:
     partial: Completion | None = None
     cached: tuple[Any, Any] | None = None
     prefix: tuple[int, bytes] | None = None
-    lead: Job | None = None
+    first: int | None = None
 
     @property
     def started(self) -> bool:

@@ -15,7 +15,7 @@ from stretto.rollout.rows import Job, Rows, arrange
 from stretto.rollout.types import empty_completion
 from stretto.trajectory import Completion
 
-_TWIN, _PAUSED, _FREE = 1 << 43, 1 << 60, 1 << 61
+_FRESH, _PAUSED, _FREE = 1 << 43, 1 << 60, 1 << 61
 
 
 class Scheduler:
@@ -93,33 +93,16 @@ class Scheduler:
             return
         taken = {id(job) for job in ready}
         self.queue = deque(job for job in self.queue if id(job) not in taken)
-        placed = self._leads_first(ready)
-        self.rows.place(placed, free[: len(placed)], self.seed)
+        for job in ready:
+            if job.version is None:
+                job.version = self.held.version
+        self.rows.place(ready, free[: len(ready)], self.seed)
         self._restore([job for job in ready if job.cached is not None])
-        self.decoder.prefill([job for job in ready if job.cached is None])
+        self.decoder.prefill([job for job in ready if job.cached is None], first=True)
         self._fresh = [job for job in ready if job.partial is None or not len(job.partial.tokens)]
         for job in ready:
             job.cached = job.partial = None
         self.dirty = True
-
-    def _leads_first(self, jobs: list[Job]) -> list[Job]:
-        """Jobs in the order of their rows: those that start with the tokens of another one come last."""
-        leads: dict[tuple[int | None, int, bytes], Job] = {}
-        first, twins = [], []
-        for job in jobs:
-            if job.version is None:
-                job.version = self.held.version
-            if job.started:
-                first.append(job)
-                continue
-            tokens = job.request.tokens
-            lead = leads.setdefault((job.version, len(tokens), tokens.tobytes()), job)
-            if lead is job:
-                first.append(job)
-            else:
-                job.lead = lead
-                twins.append(job)
-        return first + twins
 
     def _restore(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -133,16 +116,16 @@ class Scheduler:
         base = {version: i << 44 for i, version in enumerate(self.held.versions())}
         keys = np.array([
             _FREE if job is None else _PAUSED if job.paused
-            else base[job.version or 0] + (0 if job.lead is None else _TWIN)
+            else base[job.version or 0] + (0 if job.first is None else _FRESH)
             for job in rows.jobs
         ])  # fmt: skip
         coarse = max(32, self.max_tokens // 8)
         keys += (keys < _PAUSED) * ((self.decoder.steps + self.max_tokens - rows.length) // coarse)
         sources, targets = arrange(keys)
         if len(targets):
-            cached = rows.length[sources] - 1
-            if (cached > 0).any():
-                self.kv.copy_rows(sources[cached > 0], targets[cached > 0], int(cached.max()))
+            length = rows.length[sources]
+            used = length > 0
+            self.kv.copy_rows(sources[used], targets[used], int(length.max()))
             rows.move(sources, targets)
         self.decoder.plan([job for job in rows.jobs if job is not None and not job.paused])
         self.dirty = False
