@@ -61,7 +61,7 @@ class TorchEngine:
     @property
     def running(self) -> int:
         """Requests in slots, paused ones included."""
-        return sum(job is not None for job in self._batch.rows.jobs)
+        return len(self._batch.jobs) - len(self._batch.queue)
 
     @property
     def waiting(self) -> int:
@@ -77,7 +77,7 @@ class TorchEngine:
     @property
     def _can_admit(self) -> bool:
         batch = self._batch
-        room = any(job is None for job in batch.rows.jobs)
+        room = self.running < self.slots
         return room and any(not job.paused and (job.started or not batch.hold) for job in batch.queue)
 
     def partials(self) -> dict[int, Completion]:
