@@ -85,7 +85,8 @@ class Groups:
         self._open(group)
         for trajectory in done:
             client = self._make_client(trajectory.id, group.id, engine, pin, ())
-            group.members.append(Member(trajectory.id, client, result=trajectory, over=True))
+            tokens = trajectory.policy_tokens
+            group.members.append(Member(trajectory.id, client, result=trajectory, over=True, tokens=tokens))
         for trajectory_id, replay in open_.items():
             self._start_member(group, trajectory_id, replay)
 
@@ -137,6 +138,7 @@ class Groups:
             self._leave_out(trajectory, trajectory.mask & ~finite, group.engine.name)
         sampled = trajectory.versions[trajectory.mask]
         tokens, runs = len(sampled), version_runs(sampled)
+        member.tokens = tokens
         if runs and runs[0][0] < group.version:
             raise InvariantError(
                 f"trajectory {trajectory.id}: a token of version {runs[0][0]} in a group dispatched at {group.version}"
@@ -252,7 +254,7 @@ class Groups:
         for trajectory in valid:
             trajectory.version_complete = version
         self._log.emit("GroupReady", group=group.id, version=version, traj=[t.id for t in valid],
-                       tokens=sum(t.policy_tokens for t in valid))  # fmt: skip
+                       tokens=sum(m.tokens for m in group.members if m.result is not None))  # fmt: skip
         self._ready(Group(group.id, valid, group.version, version))
 
     def _end_group(self, group: RunningGroup, valid: list[Trajectory], ending: str, reason: str) -> None:

@@ -23,6 +23,8 @@ class Member:
     start: float = 0.0
     result: Trajectory | None = None
     over: bool = False
+    tokens: int = 0
+    """Policy tokens of the result."""
 
 
 @dataclass(slots=True, eq=False)
