@@ -16,7 +16,7 @@ from typing import Any
 
 from stretto.config.load import to_toml
 from stretto.config.schema import RunConfig
-from stretto.control.hooks import Rules, build_rules, in_order
+from stretto.control.hooks import HOOKS, Rules, build_rules, in_order
 from stretto.control.view import View
 from stretto.envs.build import build_environment
 from stretto.errors import CheckpointError, ConfigError, StrettoError
@@ -29,7 +29,7 @@ from stretto.runtime.clock import VirtualLoop, few_collections, run_virtual
 from stretto.runtime.events import FORMAT, Event, EventLog, read_events
 from stretto.runtime.manifest import Restored, check_logs, latest, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
-from stretto.runtime.parts import Outcome
+from stretto.runtime.parts import Outcome, Parts
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.crew import Crew, model_type
 from stretto.wiring import Job, build_parts, load_environment
@@ -168,9 +168,10 @@ async def _run(job: Job, live: LiveView) -> tuple[Outcome, dict[str, Any], str]:
     try:
         parts = build_parts(job, log, view, waits, metrics)
         if restored is None:
-            _log_start(job, log, parts.max_steps)
+            _log_start(job, log, parts)
         else:
-            log.emit("Resumed", version=restored.version, step=restored.version, max_steps=parts.max_steps)
+            log.emit("Resumed", version=restored.version, step=restored.version, max_steps=parts.max_steps,
+                     tasks=parts.tasks_in_all)  # fmt: skip
         orchestrator = Orchestrator(parts, restored)
         for part in (parts.learner, parts.scoring):
             if hasattr(part, "hear_death"):
@@ -185,12 +186,15 @@ async def _run(job: Job, live: LiveView) -> tuple[Outcome, dict[str, Any], str]:
             metrics.close()
 
 
-def _log_start(job: Job, log: EventLog, max_steps: int) -> None:
+def _log_start(job: Job, log: EventLog, parts: Parts) -> None:
     c = job.config
+    chosen = in_order(c)
+    rules = {hook: (chosen.get(hook) or getattr(c.control, hook)).name for hook in HOOKS}
     log.emit(
         "RunStart", format=FORMAT, mode=job.mode, seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
-        prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=max_steps, engines=c.engine.count,
-        slots=c.engine.slots, in_flight=c.control.in_flight, version=0, step=0,
+        prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=parts.max_steps,
+        tasks=parts.tasks_in_all, engines=c.engine.count, slots=c.engine.slots, in_flight=c.control.in_flight,
+        rules=rules, version=0, step=0,
     )  # fmt: skip
 
 

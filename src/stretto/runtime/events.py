@@ -7,8 +7,8 @@ Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names a
 
 =============  ===================================================================================================
 RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, depth, prompts_per_step, group_size,
-               max_steps, engines, slots, in_flight, version, step
-Resumed        version, step, max_steps: the log goes on from a checkpoint; all workers are new
+               max_steps, tasks (null: no end), engines, slots, in_flight, rules {hook: name}, version, step
+Resumed        version, step, max_steps, tasks: the log goes on from a checkpoint; all workers are new
 Restarted      group, traj [open ids], engine, version: an unfinished group goes on after Resumed;
                from its saved tokens (version as before) or from scratch (version = now)
 WorkerUp       worker
