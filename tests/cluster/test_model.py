@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,6 +60,21 @@ def test_rows_slow_each_other_down_only_while_they_run() -> None:
     assert first == pytest.approx(10 * 0.026)
     assert [i for i, _ in e.finished(first or 0.0)] == [0]
     assert e.next_finish() == pytest.approx(10 * 0.026 + 20 * 0.023)
+
+
+@pytest.mark.parametrize("mode", ["keep", "pin"])
+def test_a_pinned_request_keeps_its_version_though_it_starts_after_a_load(mode: str) -> None:
+    """A later turn, or one that waited for a slot."""
+    e = engine(slots=1, mode=mode)
+    e.add(0.0, [replace(request(i, 10), version=0) for i in range(2)])
+    e.start_waiting()
+    e.load(5 * 0.023, 1, 0.0)
+    versions = []
+    for _ in range(2):
+        ((_, completion),) = e.finished(e.next_finish() or 0.0)
+        versions.append(completion.versions.tolist())
+        e.start_waiting()
+    assert versions == [[0] * 10] * 2
 
 
 def test_versions_change_where_the_load_happened() -> None:

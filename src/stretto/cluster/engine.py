@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stretto.config.sections import Cluster
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, InvariantError
 from stretto.rollout.types import Request
 from stretto.trajectory import Completion, Ints
 
@@ -56,7 +56,7 @@ class _Row:
     request: Request
     start: float
     length: int
-    loads: int  # how many loads the engine had seen when it started
+    loads: int  # up to and with the load of the version that it starts at (and keeps, if it is pinned)
 
 
 class ModelledEngine:
@@ -111,9 +111,17 @@ class ModelledEngine:
             prompt, v, id = len(request.tokens), self._v, request.id
             self._time += prompt * self._prefill_s
             self.prefilled += prompt
-            rows[id] = _Row(request, v, length, len(self._loads))
+            loads = len(self._loads) if request.version is None else self._load_of(request.version)
+            rows[id] = _Row(request, v, length, loads)
             heapq.heappush(self._heap, (v + length, id))
             self._starts.append((v + 1.0, id))
+
+    def _load_of(self, version: int) -> int:
+        """Loads up to and with the last one of this version."""
+        for loads in range(len(self._loads), 0, -1):
+            if self._loads[loads - 1][1] == version:
+                return loads
+        raise InvariantError(f"a request is pinned to version {version}, which this engine has never loaded")
 
     def next_finish(self) -> float | None:
         """When the next row ends if nothing changes; None: no row runs."""
@@ -135,7 +143,7 @@ class ModelledEngine:
             request = heapq.heappop(heap)[1]
             row = self.rows.pop(request, None)
             if row is not None:
-                if row.loads == len(loads) or self._in_flight == "pin":
+                if row.loads == len(loads) or self._in_flight == "pin" or row.request.version is not None:
                     version, length = loads[row.loads - 1][1], row.length
                     out.append((request, _WHOLE.get((version, length)) or _whole(version, length)))
                 else:
@@ -195,7 +203,7 @@ class ModelledEngine:
 
     def _completion(self, row: _Row, n: int, finish: str) -> Completion:
         first = row.loads - 1
-        if row.loads == len(self._loads) or self._in_flight == "pin":
+        if row.loads == len(self._loads) or self._in_flight == "pin" or row.request.version is not None:
             versions = _constant(self._loads[first][1], n)
         else:
             versions = np.full(n, self._loads[first][1], np.int32)
