@@ -14,28 +14,82 @@ MAX_VIOLATIONS = 1000
 ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 
 
+@dataclass(slots=True)
+class Engine:
+    """A worker that serves versions. ``loaded``: all that it ever held; ``held``: now (None: nothing, or it is down).
+
+    ``active``: the router may send it work. ``announced``: the version of a dispatch that came just before its Loaded.
+    ``sampled``: tokens of trajectories done since it came up with the run; ``busy``: Busy events since then.
+    ``gave_up``: it stopped a trajectory, and what it had computed for it may not be logged.
+    """
+
+    name: str
+    loaded: set[int] = field(default_factory=set)
+    held: int | None = None
+    came_up: bool = False
+    active: bool = True
+    announced: int | None = None
+    sampled: int = 0
+    busy: int = 0
+    gave_up: bool = False
+    busy_until: float = float("-inf")
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A group. ``version``: its dispatch; ``open``: members that have not ended; ``over``: it can't train any more.
+
+    ``pin``: the one version that may serve it. ``resting``: unfinished at Resumed and not restarted yet.
+    """
+
+    id: int
+    version: int
+    engine: Engine
+    pin: int | None = None
+    open: set[int] = field(default_factory=set)
+    over: bool = False
+    resting: bool = False
+
+
+_NONE: frozenset[int] = frozenset()
+
+
 class Open:
-    """A trajectory that has not ended. ``sampled``: token-weighted sum of its versions; ``oldest``: least of them."""
+    """A trajectory that has not ended. ``sampled``: token-weighted sum of its versions; ``oldest``: least of them.
+
+    ``submitted``: first; ``since``: last start of its rollout (submission or restart); ``turn``: end of its last turn.
+    ``earlier``: versions of the engines that it ran on before a restart. ``request``: the last that got its first
+    token; ``counted``: the one that the last turn ended with.
+    """
 
     __slots__ = (
-        "done", "group", "oldest", "request", "restarted", "sampled", "submitted", "tokens", "valid", "version",
+        "counted", "done", "earlier", "engine", "group", "oldest", "pin", "request", "restarted", "sampled", "since",
+        "submitted", "tokens", "turn", "valid", "version",
     )  # fmt: skip
 
-    def __init__(self, group: int, version: int, submitted: float, restarted: bool = False) -> None:
-        self.group = group
-        self.version = version
-        self.submitted = submitted
-        self.restarted = restarted
+    def __init__(self, group: Group, t: float, before: Open | None = None) -> None:
+        """``before``: it goes on from what that one had sampled."""
+        self.group, self.engine, self.version, self.pin = group, group.engine, group.version, group.pin
+        self.submitted = self.since = self.turn = t
+        self.restarted = False
+        self.earlier = _NONE
         self.done = self.valid = False
         self.tokens = self.sampled = self.oldest = 0
-        self.request = -1  # the last one that got its first token
+        self.request = self.counted = -1
+        if before is not None:
+            self.restarted = True
+            self.submitted = before.submitted
+            self.earlier = before.earlier | before.engine.loaded
 
-    def finish(self, versions: list[list[int]], valid: bool) -> None:
+    def finish(self, versions: list[list[int]], rewarded: bool) -> None:
         """It is done: sum up its tokens."""
-        self.done, self.valid = True, valid
-        self.tokens = sum(n for _, n in versions)
-        self.sampled = sum(v * n for v, n in versions)
-        self.oldest = min((v for v, _ in versions), default=0)
+        tokens = sampled = 0
+        for version, n in versions:
+            tokens += n
+            sampled += version * n
+        self.tokens, self.sampled = tokens, sampled
+        self.oldest = versions[0][0] if versions else 0  # they never decrease: what does is reported
+        self.done, self.valid = True, rewarded and tokens > 0
 
 
 @dataclass(slots=True)
@@ -45,6 +99,18 @@ class State:
     started: bool = False
     lag_bound: int | None = None
     slots: int | None = None
+    pinned: bool = False
+    """each trajectory keeps the version that its engine held at its start"""
+    rules: dict[str, str] = field(default_factory=dict)
+    """names of the control rules, by hook; a log may not tell them"""
+    batch: int | None = None
+    """groups of each step"""
+    group_size: int | None = None
+    cap: int | None = None
+    """groups that may be outstanding (running, ready, training)"""
+    max_steps: int | None = None
+    tasks: int | None = None
+    """of the data, in all epochs"""
     version: int = 0
     """of the learner: steps that were not skipped"""
     published: int = 0
@@ -52,22 +118,41 @@ class State:
     """the version loaded at start or resume may be published once more"""
     steps: int = 0
     """that were not skipped"""
-    to_restart: set[int] = field(default_factory=set)
-    """groups that were unfinished at Resumed and have not been restarted"""
     step: dict[str, Any] | None = None
     submitted: int = 0
     ended: int = 0
     open: dict[int, Open] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)
     endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
+    groups: dict[int, Group] = field(default_factory=dict)
+    outstanding: int = 0
+    """groups with open members"""
     ready: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     """group: (version when it became ready, its valid trajectories)"""
     env: dict[tuple[int, str], list[float]] = field(default_factory=dict)
     """(trajectory, what): when the environment waits that have not ended began"""
     loaded: set[int] = field(default_factory=set)
     released: dict[int, float] = field(default_factory=dict)
-    worker_version: dict[str, int] = field(default_factory=dict)
-    workers_restarted: bool = False
+    to_release: set[int] = field(default_factory=set)
+    """versions that the last engine has given up"""
+    engines: dict[str, Engine] = field(default_factory=dict)
+    engines_changed: bool = False
+    """a worker died or changed its role"""
+
+    def engine(self, name: str) -> Engine:
+        """The worker of this name."""
+        found = self.engines.get(name)
+        if found is None:
+            found = self.engines[name] = Engine(name)
+        return found
+
+    def enter(self, id: int, group: Group, t: float) -> None:
+        """A trajectory is submitted."""
+        if not group.open:
+            self.outstanding += 1
+        group.open.add(id)
+        self.submitted += 1
+        self.open[id] = Open(group, t)
 
     def close(self, id: int, ending: str) -> None:
         """The trajectory ends; a ready group that has lost all its members is gone."""
@@ -75,9 +160,11 @@ class State:
         self.closed[id] = ending
         self.ended += 1
         self.endings[ending] += 1
-        ready = self.ready.get(group)
-        if ready is not None and ending != "trained" and not any(m in self.open for m in ready[1]):
-            del self.ready[group]
+        group.open.discard(id)
+        if not group.open:
+            self.outstanding -= 1
+            if ending != "trained":
+                self.ready.pop(group.id, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +203,14 @@ class Rules:
             self.suppressed += 1
             return
         self.result.violations.append(Violation(self.result.events, self.name, message))
+
+    def find(self, id: int) -> Open | None:
+        """The open trajectory; complains about unknown and ended ones."""
+        found = self.state.open.get(id)
+        if found is None:
+            ending = self.state.closed.get(id)
+            self.bad(f"trajectory {id} {'was never submitted' if ending is None else f'has ended as {ending}'}")
+        return found
 
 
 def some(ids: Iterable[int]) -> str:

@@ -1,41 +1,99 @@
-"""Invariants of trajectories, groups and steps: who exists, who is whole, who trains, how stale."""
+"""Invariants of trajectories and groups: who exists, what may sample it, who is whole, who has ended."""
 
 from __future__ import annotations
 
-from stretto.observe.checker_state import ENDINGS, SLACK_S, Event, Open, Rules, some
+from collections.abc import Iterable
+
+from stretto.observe.checker_state import ENDINGS, SLACK_S, Event, Group, Open, Rules, some
 
 
 class WorkRules(Rules):
-    """Handlers ``_on_<event>`` of Submitted, FirstToken, TurnDone, EnvStarted, EnvDone, TrajDone, TrajEnd, GroupReady,
-    StepStart, StepEnd."""
-
-    # --- trajectories and groups -------------------------------------------------------------------------------
+    """Handlers ``_on_<event>`` of Submitted, Restarted, FirstToken, TurnDone, EnvStarted, EnvDone, TrajDone, TrajEnd,
+    GroupReady."""
 
     def _on_Submitted(self, event: Event) -> None:
-        s, group, version = self.state, event["group"], event["version"]
+        s, id, version, ids = self.state, event["group"], event["version"], event["traj"]
         if version > s.published:
             self.bad(f"dispatched at version {version}; published is {s.published}")
-        for id in event["traj"]:
-            if id in s.open or id in s.closed:
-                self.bad(f"trajectory {id} was submitted before")
+        group = s.groups.get(id)
+        fresh = group is None
+        if group is None:
+            group = s.groups[id] = self._new_group(event)
+        elif "replaces" in event:
+            self._replaces(event, group)
+        for traj in ids:
+            if traj in s.open or traj in s.closed:
+                self.bad(f"trajectory {traj} was submitted before")
             else:
-                s.submitted += 1
-                s.open[id] = Open(group, version, event["t"])
+                s.enter(traj, group, event["t"])
+        if not fresh and "replaces" not in event:
+            self.bad(f"group {id} was submitted before")
+        if s.cap is not None and fresh and s.outstanding > s.cap:
+            self.bad(f"{s.outstanding} groups are outstanding; admission allows {s.cap}")
 
-    def _find(self, id: int) -> Open | None:
-        """The open trajectory; complains about unknown and ended ones."""
-        found = self.state.open.get(id)
-        if found is None:
-            ending = self.state.closed.get(id)
-            self.bad(f"trajectory {id} {'was never submitted' if ending is None else f'has ended as {ending}'}")
-        return found
+    def _new_group(self, event: Event) -> Group:
+        s, version = self.state, event["version"]
+        engine = s.engine(event["engine"])
+        if s.group_size is not None and len(event["traj"]) != s.group_size:
+            self.bad(f"group {event['group']} of {len(event['traj'])}; group_size is {s.group_size}")
+        if engine.held is None or not engine.active:
+            self.bad(f"{engine.name} serves no version now")
+        elif version != engine.held and s.rules.get("version", "latest") in ("latest", "pinned"):
+            if version < engine.held or version > s.published:
+                self.bad(f"dispatched at version {version}; {engine.name} holds {engine.held}")
+            else:
+                engine.announced = version  # it has loaded this and its Loaded comes next
+        return Group(event["group"], version, engine, pin=version if s.pinned else None)
+
+    def _replaces(self, event: Event, group: Group) -> None:
+        lost = event["replaces"]
+        if self.state.closed.get(lost) != "failed":
+            self.bad(f"trajectory {lost} has not failed; nothing replaces it")
+        if event["version"] != group.version:
+            self.bad(f"dispatched at version {event['version']}; group {group.id} was at {group.version}")
+        if event["engine"] != group.engine.name:
+            self.bad(f"on {event['engine']}; group {group.id} runs on {group.engine.name}")
+        if group.over or group.id in self.state.ready:
+            self.bad(f"group {group.id} runs no longer")
+
+    def _on_Restarted(self, event: Event) -> None:
+        s, id, version = self.state, event["group"], event["version"]
+        engine, members = s.engine(event["engine"]), event["traj"]
+        if id in s.ready:
+            self.bad(f"group {id} is ready; it can't start again")
+        if version > s.published:
+            self.bad(f"dispatched at version {version}; published is {s.published}")
+        if engine.held is None:
+            self.bad(f"{engine.name} serves no version now")
+        group = s.groups.get(id)
+        if group is None:
+            return self.bad(f"group {id} was never submitted")
+        if version not in (group.version, engine.held):
+            self.bad(f"group {id} was dispatched at version {group.version}; {engine.name} holds {engine.held}")
+        left = {i for i in group.open.difference(members) if not s.open[i].done}
+        if left:
+            self.bad(f"group {id} goes on without {some(left)}")
+        # at its old version it goes on from its saved tokens; at a new one it starts from scratch
+        goes_on = version == group.version
+        group.engine, group.version, group.resting = engine, version, False
+        group.pin = engine.held if s.pinned else None
+        for traj in members:
+            known = self.find(traj)
+            if known is None:
+                continue
+            if known.group is not group:
+                self.bad(f"trajectory {traj} belongs to group {known.group.id}, not {id}")
+            if known.done:
+                self.bad(f"trajectory {traj} is done; it can't start again")
+            s.open[traj] = Open(known.group, event["t"], known if goes_on else None)
 
     def _versions(self, id: int, known: Open, event: Event) -> None:
         """Per-token versions: run lengths add up, never decrease, were published, loaded, not released before."""
         s, last, count = self.state, known.version, 0
         # what a restarted trajectory had sampled before is as old as its first submission
         begin = known.submitted if known.restarted else max(event["start"], known.submitted)
-        if known.group in s.to_restart:
+        loaded, released, pin = known.engine.loaded, s.released, known.pin
+        if known.group.resting:
             self.bad(f"trajectory {id} goes on, but its group was not restarted")
         for version, n in event["versions"]:
             count += n
@@ -50,37 +108,52 @@ class WorkRules(Rules):
             last = version
             if version > s.published:
                 self.bad(f"trajectory {id}: sampled by version {version}; published is {s.published}")
-            elif version not in s.loaded:
-                self.bad(f"trajectory {id}: sampled by version {version}, which no engine has loaded")
-            elif s.released.get(version, float("inf")) < begin - SLACK_S:
+            elif version not in loaded and version not in known.earlier:
+                who = known.engine.name if version in s.loaded else "no engine"
+                self.bad(f"trajectory {id}: sampled by version {version}, which {who} has {_not(who)}loaded")
+            elif version in released and released[version] < begin - SLACK_S:
                 self.bad(f"trajectory {id}: sampled by version {version}, released before it started")
+            if pin is not None and version != pin:
+                self.bad(f"trajectory {id}: sampled by version {version}, but pinned to {pin}")
         if count != event["tokens"]:
             self.bad(f"trajectory {id}: {event['tokens']} tokens, but versions of {count}")
 
+    def _first_token(self, id: int, known: Open, tokens: int) -> None:
+        """A turn that has ``tokens`` ended: one of its requests got a first one (what was saved has none anew)."""
+        if tokens > 0 and known.request <= known.counted and not known.restarted:
+            self.bad(f"trajectory {id}: {tokens} tokens, but no first one")
+        known.counted = known.request
+
     def _on_TurnDone(self, event: Event) -> None:
         id = event["traj"]
-        known = self._find(id)
+        known = self.find(id)
         if known is None:
             return
         if known.done:
             self.bad(f"trajectory {id}: a turn after its end")
         self._versions(id, known, event)
+        if event["start"] < known.turn - SLACK_S:
+            self.bad(f"trajectory {id}: a turn starts at {event['start']}, before {known.turn}")
+        known.turn = event["t"]
+        known.tokens += event["tokens"]
+        self._first_token(id, known, event["tokens"])
 
     def _on_FirstToken(self, event: Event) -> None:
         id, request = event["traj"], event["request"]
-        event["engine"]
-        known = self._find(id)
+        known = self.find(id)
         if known is None:
             return
         if known.done:
             self.bad(f"trajectory {id}: a first token after its end")
+        if event["engine"] != known.engine.name:
+            self.bad(f"trajectory {id} runs on {known.engine.name}, not on {event['engine']}")
         if request <= known.request:
             self.bad(f"trajectory {id}: the first token of request {request} after that of request {known.request}")
         known.request = request
 
     def _on_EnvStarted(self, event: Event) -> None:
         id, what = event["traj"], event["what"]
-        if self._find(id) is not None:
+        if self.find(id) is not None:
             self.state.env.setdefault((id, what), []).append(event["t"])
 
     def _on_EnvDone(self, event: Event) -> None:
@@ -96,17 +169,23 @@ class WorkRules(Rules):
             del self.state.env[id, what]
 
     def _on_TrajDone(self, event: Event) -> None:
-        id = event["traj"]
-        known = self._find(id)
+        id, tokens = event["traj"], event["tokens"]
+        known = self.find(id)
         if known is None:
             return
         if known.done:
             self.bad(f"trajectory {id} is done twice")
-        if known.group != event["group"]:
-            self.bad(f"trajectory {id} belongs to group {known.group}, not {event['group']}")
+        if known.group.id != event["group"]:
+            self.bad(f"trajectory {id} belongs to group {known.group.id}, not {event['group']}")
         self._versions(id, known, event)
-        if event["length"] < event["tokens"]:
-            self.bad(f"trajectory {id}: length {event['length']} < {event['tokens']} policy tokens")
+        if event["start"] < known.since - SLACK_S:
+            self.bad(f"trajectory {id}: starts at {event['start']}, before it was submitted at {known.since}")
+        # fewer than its turns had if some left training
+        self._first_token(id, known, tokens - known.tokens)
+        if not known.restarted:
+            known.engine.sampled += tokens
+        if event["length"] < tokens:
+            self.bad(f"trajectory {id}: length {event['length']} < {tokens} policy tokens")
         reward = event["reward"]
         if reward is not None and reward != reward:
             self.bad(f"trajectory {id}: reward is NaN")
@@ -117,102 +196,63 @@ class WorkRules(Rules):
         if ending not in ENDINGS or ending == "trained":
             return self.bad(f"unknown ending {ending!r}")
         tokens, exact = 0, True
+        broken: set[Group] = set()
         for id in event["traj"]:
-            known = self._find(id)
+            known = self.find(id)
             if known is None:
                 continue
-            tokens += known.tokens
-            exact &= known.done
+            if known.done:
+                tokens += known.tokens
+            else:
+                exact = False
+                known.engine.gave_up = True
+            if known.valid:
+                broken.add(known.group)
             s.close(id, ending)
+        for group in broken:
+            group.over = True
+            # one that is late may end just after
+            if left := {i for i in group.open if s.open[i].done}:
+                self.bad(f"group {group.id} loses a trajectory that has a reward, but not {some(left)}")
         if event["tokens"] != tokens and (exact or event["tokens"] < tokens):
             self.bad(f"{event['tokens']} tokens lost; its trajectories had {tokens}")
 
     def _on_GroupReady(self, event: Event) -> None:
-        s, group, ids = self.state, event["group"], event["traj"]
-        if group in s.ready:
-            self.bad(f"group {group} is ready twice")
+        s, id, ids = self.state, event["group"], event["traj"]
+        if id in s.ready:
+            self.bad(f"group {id} is ready twice")
         if not ids or len(set(ids)) != len(ids):
-            self.bad(f"group {group}: members {ids}")
+            self.bad(f"group {id}: members {ids}")
         if event["version"] != s.published:
-            self.bad(f"group {group}: ready at version {event['version']}; published is {s.published}")
+            self.bad(f"group {id}: ready at version {event['version']}; published is {s.published}")
+        tokens = self._claimed(id, ids)
+        if event["tokens"] != tokens:
+            self.bad(f"group {id}: {event['tokens']} tokens; its members have {tokens}")
+        group = s.groups.get(id)
+        if group is not None:
+            if group.over:
+                self.bad(f"group {id} has lost a trajectory that had a reward")
+            # one that is late may end just after: StepStart sees whether it did
+            if left := {i for i in group.open.difference(ids) if s.open[i].done}:
+                self.bad(f"group {id} is ready without {some(left)}")
+        s.ready[id] = (event["version"], tuple(ids))
+
+    def _claimed(self, group: int, ids: Iterable[int]) -> int:
+        """Tokens of the members that a ready group claims."""
         tokens = 0
         for id in ids:
-            known = self._find(id)
+            known = self.find(id)
             if known is None:
                 continue
-            if known.group != group:
-                self.bad(f"group {group} claims trajectory {id} of group {known.group}")
+            if known.group.id != group:
+                self.bad(f"group {group} claims trajectory {id} of group {known.group.id}")
             if not known.done:
                 self.bad(f"group {group} is ready but trajectory {id} is not done")
             elif not known.valid:
-                self.bad(f"group {group} claims trajectory {id}, which has no reward")
+                self.bad(f"group {group} claims trajectory {id}, which has no {'reward' if known.tokens else 'token'}")
             tokens += known.tokens
-        if event["tokens"] != tokens:
-            self.bad(f"group {group}: {event['tokens']} tokens; its members have {tokens}")
-        s.ready[group] = (event["version"], tuple(ids))
+        return tokens
 
-    # --- steps -------------------------------------------------------------------------------------------------
 
-    def _on_StepStart(self, event: Event) -> None:
-        s, version, ids = self.state, event["version"], event["traj"]
-        if s.step is not None:
-            self.bad(f"step {s.step['step']} has not ended")
-        if event["step"] != s.steps:
-            self.bad(f"is labelled step {event['step']}; {s.steps} steps have trained")
-        if version != s.version:
-            self.bad(f"starts at version {version}; the learner is at {s.version}")
-        members = set(ids)
-        s.step = {"step": event["step"], "groups": event["groups"], "members": members}
-        if len(members) != len(ids):
-            self.bad("a trajectory appears twice in the batch")
-        total = generation = tokens = worst = 0
-        rest = set(ids)
-        for group in event["groups"]:
-            ready = s.ready.get(group)
-            if ready is None:
-                self.bad(f"group {group} is not ready")
-                continue
-            complete, valid = ready
-            if not members.issuperset(valid):
-                self.bad(f"group {group} trains without {some(set(valid) - members)}")
-            rest.difference_update(valid)
-            for id in valid:
-                if id in members and (known := self._find(id)) is not None:
-                    n, sampled = known.tokens, known.sampled
-                    tokens += n
-                    total += n * version - sampled
-                    generation += n * complete - sampled
-                    if n:
-                        worst = max(worst, version - known.oldest)
-        if rest:
-            self.bad(f"trajectories {some(rest)} belong to none of its groups")
-        claimed = event["staleness"]
-        counted = {"total": total, "generation": generation, "waiting": total - generation, "max": worst}
-        for name, count in counted.items():
-            if claimed[name] != count:
-                self.bad(f"staleness {name} {claimed[name]}; recomputed {count}")
-        if claimed["total"] != claimed["generation"] + claimed["waiting"]:
-            self.bad("staleness: total is not generation + waiting")
-        if event["tokens"] != tokens:
-            self.bad(f"{event['tokens']} tokens; its trajectories have {tokens}")
-        if s.lag_bound is not None and worst > s.lag_bound:
-            self.bad(f"lag bound {s.lag_bound} broken: a token trains at staleness {worst}")
-
-    def _on_StepEnd(self, event: Event) -> None:
-        s, step = self.state, self.state.step
-        if step is None:
-            return self.bad(f"step {event['step']} ends but has not started")
-        s.step = None
-        if event["step"] != step["step"]:
-            self.bad(f"step {event['step']} ends; step {step['step']} was running")
-        if not event["skipped"]:
-            s.version += 1
-            s.steps += 1
-            for group in step["groups"]:
-                s.ready.pop(group, None)
-            for id in step["members"]:
-                if self._find(id) is not None:
-                    s.close(id, "trained")
-        if event["version"] != s.version:
-            self.bad(f"ends at version {event['version']}; the learner is at {s.version}")
-            s.version = event["version"]
+def _not(who: str) -> str:
+    return "" if who == "no engine" else "not "
