@@ -38,10 +38,10 @@ class Orchestrator:
             self._feeder.next_task = restored.next_task
         self._publisher = Publisher(
             self._engines, parts.rules.publish, parts.view, parts.log, self._c.control.in_flight,
-            lambda: {g.pin for g in self._feeder.groups.running.values() if g.pin is not None}, self._feeder.wake,
-            self.fail,
+            lambda: {g.pin for g in self._feeder.groups.running.values() if g.pin is not None}, self._log_published,
+            self._feeder.wake, self.fail,
         )  # fmt: skip
-        self._trainer = Trainer(parts, self._feeder, self._publisher, self._log_published)
+        self._trainer = Trainer(parts, self._feeder, self._publisher)
 
     def stop(self) -> None:
         """Finish the running step, save, and end."""

@@ -8,14 +8,14 @@ engines; nothing here assumes that an engine has what was sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from stretto.control.hooks import Publish
 from stretto.control.view import View
 from stretto.runtime.events import EventLog
-from stretto.runtime.workers.base import EngineHandle
+from stretto.runtime.workers.base import EngineHandle, Staging
 
 SLOTS = 2
 
@@ -30,7 +30,8 @@ class Offer:
 
 
 class Publisher:
-    """Loads the newest offer on the engines that the publish rule names. ``changed`` is called after each load."""
+    """Loads the newest offer on the engines that the publish rule names. ``published`` is told of each offer when it
+    is staged (version, what, when that began); ``changed`` is called after that and after each load."""
 
     def __init__(
         self,
@@ -40,27 +41,45 @@ class Publisher:
         log: EventLog,
         in_flight: str,
         pinned: Callable[[], set[int]],
+        published: Callable[[int, Any, float], None],
         changed: Callable[[], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._engines, self._rule, self._view, self._log = engines, rule, view, log
-        self._in_flight, self._pinned, self._changed, self._fatal = in_flight, pinned, changed, fatal
+        self._in_flight, self._pinned, self._published = in_flight, pinned, published
+        self._changed, self._fatal = changed, fatal
         self._newest: Offer | None = None
         self._loading: dict[str, Offer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = False
+        self._staging = 0
         self._alive: set[int] = set()
         self._settling = False
 
     @property
     def busy(self) -> bool:
-        """Is an engine loading?"""
-        return bool(self._loading) or self._settling
+        """Are weights on their way to an engine?"""
+        return bool(self._loading or self._staging) or self._settling
 
-    def offer(self, version: int, slot: int, staged: Any) -> None:
-        """New weights are staged."""
-        self._newest = Offer(version, slot, staged)
+    def offer(self, version: int, slot: int, staging: Awaitable[Staging]) -> None:
+        """New weights are being staged: engines may load them once they are."""
+        self._staging += 1
+        self._spawn(self._announce(version, slot, staging), f"staging of version {version}")
+
+    async def _announce(self, version: int, slot: int, staging: Awaitable[Staging]) -> None:
+        try:
+            done = await staging
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._fatal(error)
+            return
+        finally:
+            self._staging -= 1
+        self._published(version, done.staged, asyncio.get_running_loop().time() - done.seconds)
+        self._newest = Offer(version, slot, done.staged)
         self.kick()
+        self._changed()
 
     def first(self, version: int, slot: int, staged: Any) -> None:
         """The first weights of this run, or of its resumption: every engine loads them, whatever the rule says."""
@@ -73,7 +92,8 @@ class Publisher:
         if self._held or self._newest is None:
             return
         for name in self._rule.engines(self._view):
-            if name not in self._loading:
+            # the rule may ask for a version that is still being staged
+            if name not in self._loading and self._engines[name].version != self._newest.version:
                 self._start(name)
 
     def reload(self, engine: EngineHandle) -> None:
@@ -91,7 +111,7 @@ class Publisher:
         self.kick()
 
     async def settled(self) -> None:
-        """Wait until no engine loads."""
+        """Wait until nothing is staged or loaded."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
@@ -105,7 +125,10 @@ class Publisher:
     def _start(self, name: str) -> None:
         assert self._newest is not None
         self._loading[name] = self._newest
-        task = asyncio.get_running_loop().create_task(self._load(name, self._newest), name=f"load on {name}")
+        self._spawn(self._load(name, self._newest), f"load on {name}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

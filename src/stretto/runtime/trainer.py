@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -20,11 +18,8 @@ from stretto.trajectory import Group, Trajectory
 class Trainer:
     """Drives the learner. ``stop`` ends it after the running step."""
 
-    def __init__(
-        self, parts: Parts, feeder: Feeder, publisher: Publisher, log_published: Callable[[int, Any, float], None]
-    ) -> None:
+    def __init__(self, parts: Parts, feeder: Feeder, publisher: Publisher) -> None:
         self._p, self._c, self._feeder, self._publisher = parts, parts.config, feeder, publisher
-        self._log_published = log_published
         self._loop = asyncio.get_running_loop()
         self.stopping = False
 
@@ -88,9 +83,8 @@ class Trainer:
         p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
         if stepped.skipped:
             self._skipped(trajectories, stepped)
-        else:
-            self._log_published(stepped.version, stepped.staged, self._loop.time() - stepped.stage_s)
-            self._publisher.offer(stepped.version, slot, stepped.staged)
+        elif stepped.staging is not None:
+            self._publisher.offer(stepped.version, slot, stepped.staging)
         # what only records comes after the next batch is on its way
         self._loop.call_soon(p.on_step, version, groups, stepped)
         self._loop.call_soon(p.log.flush)

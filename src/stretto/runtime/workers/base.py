@@ -8,7 +8,7 @@ open requests then fail with the same error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,15 +31,23 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Staging:
+    """``staged`` describes weights that lie in the weight memory; writing them took ``seconds``."""
+
+    staged: Any
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stepped:
-    """A learner's answer to ``step``. ``staged`` describes the published weights (None if the step was skipped)."""
+    """A learner's answer to ``step``. ``staging`` gives the new weights once they are staged; the next step need not
+    wait for that (None: the step was skipped)."""
 
     version: int
     skipped: bool
     metrics: dict[str, float]
-    staged: Any
+    staging: Awaitable[Staging] | None = None
     reason: str | None = None
-    stage_s: float = 0.0
     ratio: Any = None
     """[tokens of the batch] current over behaviour probability at the start of the step; NaN where it isn't known."""
 
@@ -50,7 +58,7 @@ class LearnerHandle(Protocol):
     async def start(self) -> None: ...
 
     async def step(self, columns: Columns, slot: int) -> Stepped:
-        """Train on a batch; on success the new weights are staged in ``slot``."""
+        """Train on a batch; on success the new weights will be staged in ``slot``."""
         ...
 
     async def stage(self, slot: int) -> Any:

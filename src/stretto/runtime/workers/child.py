@@ -235,7 +235,7 @@ class _LearnerProcess(_Process):
 
     def run(self) -> None:
         """Answer until told to close."""
-        from stretto.runtime.workers.base import Stepped
+        from stretto.runtime.workers.base import Staging, Stepped
 
         while True:
             self.number, message = self.wire.receive()
@@ -245,14 +245,13 @@ class _LearnerProcess(_Process):
                     return
                 if kind == "step":
                     result = self.learner.step(message[1])
-                    before = time.monotonic()
-                    staged = None if result.skipped else self.stage(message[2])
-                    took_s = time.monotonic() - before
                     self.answer(
-                        Stepped(
-                            result.version, result.skipped, result.metrics, staged, result.reason, took_s, result.ratio
-                        )
+                        Stepped(result.version, result.skipped, result.metrics, None, result.reason, result.ratio)
                     )
+                    if not result.skipped:  # while the parent prepares the next batch
+                        before = time.monotonic()
+                        staged = self.stage(message[2])
+                        self.wire.send(("staged", Staging(staged, time.monotonic() - before)))
                 elif kind == "stage":
                     self.answer(self.stage(message[1]))
                 elif kind == "save":

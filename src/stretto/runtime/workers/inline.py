@@ -15,7 +15,7 @@ from stretto.cluster.costs import Costs
 from stretto.pool.columns import Columns
 from stretto.rollout.types import Engine, Report, Request
 from stretto.runtime.events import EventLog
-from stretto.runtime.workers.base import EngineHandle, Loaded, Stepped
+from stretto.runtime.workers.base import EngineHandle, Loaded, Staging, Stepped
 from stretto.trajectory import Completion
 
 
@@ -144,9 +144,12 @@ class InlineLearner:
         result = self._learner.step(columns)
         tokens = int(columns["length"].sum())
         await asyncio.sleep(self._costs.step_s(tokens) if self._costs is not None else 0)
-        staged = None if result.skipped else await self.stage(slot)
+        staging = None
+        if not result.skipped:  # now: this class may be in its next step when somebody awaits it
+            staging = asyncio.get_running_loop().create_future()
+            staging.set_result(Staging(await self.stage(slot), 0.0))
         return Stepped(
-            result.version, result.skipped, result.metrics, staged, result.reason, ratio=getattr(result, "ratio", None)
+            result.version, result.skipped, result.metrics, staging, result.reason, getattr(result, "ratio", None)
         )
 
     async def stage(self, slot: int) -> tuple[int, dict[str, Any]]:

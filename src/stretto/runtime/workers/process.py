@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from stretto.pool.columns import Columns, unpack_completions
 from stretto.rollout.types import Report, Request
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
-from stretto.runtime.workers.base import EngineHandle, Loaded, Stepped
+from stretto.runtime.workers.base import EngineHandle, Loaded, Staging, Stepped
 from stretto.runtime.workers.requests import pack_requests
 from stretto.runtime.workers.spawn import ChildProcess, Spawned
 from stretto.trajectory import Completion
@@ -183,8 +184,10 @@ class ProcessLearner:
         self._startup_s, self._step_s, self._shutdown_s = startup_s, step_s, shutdown_s
         self._on_death: Callable[[BaseException], None] = lambda error: None
         self._child = ChildProcess(
-            "learner", hatch(), waits, on_message=lambda message: None, on_death=self._died
+            "learner", hatch(), waits, on_message=self._message, on_death=self._died
         )
+        self._waits = waits
+        self._staging: deque[asyncio.Future[Staging]] = deque()
 
     @property
     def pid(self) -> int | None:
@@ -197,7 +200,19 @@ class ProcessLearner:
 
     def _died(self, error: BaseException) -> None:
         self._log.emit("WorkerDown", worker="learner", reason=str(error).splitlines()[0])
+        for staged in self._staging:
+            if not staged.done():
+                staged.set_exception(error)
+            staged.exception()  # marks it as seen: whoever waits for it may have ended
+        self._staging.clear()
         self._on_death(error)
+
+    def _message(self, message: Any) -> None:
+        kind, value = message
+        if kind == "staged":
+            staged = self._staging.popleft()
+            if not staged.done():
+                staged.set_result(value)
 
     async def start(self) -> None:
         """Start the process."""
@@ -206,8 +221,14 @@ class ProcessLearner:
 
     async def step(self, columns: Columns, slot: int) -> Stepped:
         """Train on a batch."""
+        staged: asyncio.Future[Staging] = asyncio.get_running_loop().create_future()
+        self._staging.append(staged)  # now: its message may come together with the answer
         answer: Stepped = await self._ask(("step", columns, slot), "a learner step")
-        return answer
+        if answer.skipped:
+            self._staging.remove(staged)
+            return answer
+        what = f"the learner: staging version {answer.version}"
+        return replace(answer, staging=self._waits.on(staged, "the weight update", what, self._step_s, "step_s"))
 
     async def stage(self, slot: int) -> Any:
         """Stage the current weights."""
