@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.config.sections import LearnerConfig
-from stretto.models.llama import unsupported
+from stretto.models.llama_like import unsupported
 from stretto.models.load import load_policy
 from stretto.models.logp import check_head, hidden_states, policy_positions, token_logp, trunk_of
 from stretto.models.lora import attach_lora

@@ -117,7 +117,8 @@ def build_forward(model: Any, kind: str, dtype: torch.dtype, max_tokens: int) ->
     Raises ``ConfigError`` if ``fast`` is asked for and the model isn't supported.
     """
     from stretto.models.generic import GenericForward
-    from stretto.models.llama import LlamaForward, unsupported
+    from stretto.models.llama import LlamaForward
+    from stretto.models.llama_like import unsupported
 
     if kind not in ("auto", "fast", "transformers"):
         raise ConfigError(f"engine.forward = {kind!r}; {nearest(kind, ('auto', 'fast', 'transformers'))}")

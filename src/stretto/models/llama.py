@@ -27,33 +27,6 @@ from stretto.models.forward import KVShape, Span, check_weights
 ROTATIONS = 1 << 18
 """Keep the rotations of all heads at all positions ready if they are no more numbers than this (some megabyte)."""
 
-FAST_CLASSES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM")
-
-
-def unsupported(model: Any) -> str | None:
-    """Why ``LlamaForward`` can't run this model; None if it can."""
-    config, name = model.config, type(model).__name__
-    if name not in FAST_CLASSES:
-        return f"{name} isn't one of {', '.join(FAST_CLASSES)}"
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") != "default":
-        return f"rope_type is {rope['rope_type']!r}, not 'default'"
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        return "only part of each head is rotated"
-    if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
-        return "some layers use sliding-window attention"
-    if name == "MistralForCausalLM" and config.sliding_window is not None:
-        return f"sliding_window is {config.sliding_window}"
-    if config.hidden_act != "silu":
-        return f"hidden_act is {config.hidden_act!r}, not 'silu'"
-    layer = model.model.layers[0]
-    biased = (layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj, model.lm_head)
-    if any(getattr(module, "bias", None) is not None for module in biased):
-        return "projections other than q, k, v have biases"
-    if layer.self_attn.head_dim % 2:
-        return f"head_dim is odd: {layer.self_attn.head_dim}"
-    return None
-
 
 @dataclass(slots=True)
 class _Layer:

@@ -104,7 +104,7 @@ class _ShortAttention(torch.autograd.Function):
 
 
 class PackedTrunk:
-    """Hidden states of a float32 trunk that ``llama.unsupported`` accepts."""
+    """Hidden states of a float32 trunk that ``llama_like.unsupported`` accepts."""
 
     def __init__(self, trunk: Any) -> None:
         self._trunk = trunk

@@ -55,8 +55,8 @@ def plain_hidden(trunk: Any, tokens: Tensor, mask: Tensor) -> Tensor:
 class PolicyStates:
     """Hidden states [n,H] that predict the n policy tokens of ``mask`` [B,T], in row-major order.
 
-    ``llama_like``: ``llama.unsupported`` found nothing. ``share`` False: every row in full, in the trunk's own order of
-    sums. Each faster way is tried on a small example first and taken only if it gives the same states.
+    ``llama_like``: ``llama_like.unsupported`` found nothing. ``share`` False: every row in full, in the trunk's own
+    order of sums. Each faster way is tried on a small example first and taken only if it gives the same states.
     """
 
     def __init__(self, trunk: Any, *, llama_like: bool, share: bool) -> None:

@@ -35,6 +35,8 @@ class Feeder:
         self._slice = None if parts.slice_size is None else max(1, parts.slice_size // self._c.group_size)
         self._more = False
         self._engines = {engine.name: engine for engine in parts.engines}
+        for engine in parts.engines:
+            engine.more_coming = lambda: self._more
         deadlines, workers = self._c.deadlines, self._c.workers
         self.groups = Groups(
             env=parts.env,
@@ -61,7 +63,7 @@ class Feeder:
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        self.pump_due = False
+        self.pump_due = self._more = False
         try:
             if self.is_open:
                 self._change_roles()

@@ -20,6 +20,8 @@ from stretto.trajectory import Completion
 
 TURNS = 1000  # request ids: trajectory * TURNS + a counter of this trajectory's requests
 _UNLOGGED_REQUEST = UNLOGGED * TURNS
+_ENOUGH = 128
+"""Requests that leave even though more are coming."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class BusyLog:
 class EngineHandle:
     """Base of all engine handles: futures per request, coalesced sending, delivery."""
 
-    __slots__ = ("_futures", "_outbox", "busy", "failed", "log", "name", "on_restart", "version")
+    __slots__ = ("_futures", "_outbox", "busy", "failed", "log", "more_coming", "name", "on_restart", "version")
 
     def __init__(self, name: str, log: EventLog) -> None:
         self.name = name
@@ -130,6 +132,8 @@ class EngineHandle:
         self._outbox: list[Request] = []
         self.on_restart: Callable[[EngineHandle], None] | None = None
         """Called when a new process is up and needs weights."""
+        self.more_coming: Callable[[], bool] = lambda: False
+        """True while further requests are about to be made."""
 
     @property
     def running(self) -> int:
@@ -199,6 +203,9 @@ class EngineHandle:
 
     def _flush(self) -> None:
         if self.version is None:
+            return
+        if len(self._outbox) < _ENOUGH and self.more_coming():  # one large batch decodes faster than many small ones
+            asyncio.get_running_loop().call_soon(self._flush)
             return
         requests = [r for r in self._outbox if r.id in self._futures]
         self._outbox = []

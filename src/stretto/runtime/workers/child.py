@@ -25,6 +25,7 @@ from stretto.runtime.workers.wire import ChildWire
 
 _PR_SET_PDEATHSIG = 1
 _REPORT_SPAN_S = 0.25
+_NICE = 2
 
 
 def die_with_parent(parent: int) -> None:
@@ -57,6 +58,7 @@ def main() -> None:
     parent, socket_fd, memory_fd = (int(a) for a in sys.argv[1:4])
     role, model_type = sys.argv[4:6]
     die_with_parent(parent)
+    os.nice(_NICE)  # the orchestrator does little and everybody waits for it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     wire = ChildWire(socket_fd)
     try:
