@@ -146,8 +146,9 @@ async def _run(job: Job, live: LiveView) -> tuple[Outcome, dict[str, Any], str]:
     loop = asyncio.get_running_loop()
     offsets = restored.offsets if restored is not None else {}
     log = EventLog(
-        job.out / "events.jsonl", loop.time, offsets.get("events.jsonl"), restored.clock_s if restored else 0.0
-    )
+        job.out / "events.jsonl", loop.time, offsets.get("events.jsonl"), restored.clock_s if restored else 0.0,
+        None if job.virtual else loop.call_soon,
+    )  # fmt: skip
     view = View()
     kept: list[Event] = read_events(job.out / "events.jsonl") if restored is not None else []
     for event in kept:
@@ -161,7 +162,7 @@ async def _run(job: Job, live: LiveView) -> tuple[Outcome, dict[str, Any], str]:
     )  # fmt: skip
     live.replay(kept)
     metrics.on_row.append(live.on_row)
-    log.listeners += [view, metrics, live]
+    log.hear(deciding=[view], recording=[metrics, live])
     waits = Waits(log, config.deadlines.warn_s)
     if isinstance(loop, VirtualLoop):
         loop.set_describe(waits.describe)

@@ -96,7 +96,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
 
 def slice_size(job: Job) -> int | None:
     """How many trajectories one turn of the event loop starts or takes in at most; see ``Parts``."""
-    return None if job.virtual or job.config.lag_bound == 0 else 16
+    return None if job.virtual or job.config.lag_bound == 0 else 8
 
 
 def load_environment(config: RunConfig, mode: str, says: Says) -> tuple[Environment, Path | None, tuple[int, ...]]:

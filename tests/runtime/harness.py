@@ -209,7 +209,7 @@ class Wired:
         c = self.config
         log = EventLog(None, loop.time)
         view = View()
-        log.listeners += [view, self.events.append]
+        log.hear(deciding=[view], recording=[self.events.append])
         waits = Waits(log, c.deadlines.warn_s)
         loop.set_describe(waits.describe)
         costs = Costs(c.cluster, c.seed)

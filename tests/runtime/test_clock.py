@@ -7,6 +7,7 @@ import gc
 import random
 import time
 import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_timeouts_work_and_name_the_wait() -> None:
         loop = asyncio.get_running_loop()
         log = EventLog(None, loop.time)
         heard: list[dict[str, object]] = []
-        log.listeners.append(heard.append)
+        log.hear(recording=[heard.append])
         waits = Waits(log, warn_s=3)
         with pytest.raises(DeadlineError, match=r"the cook waited 10 s for water; deadlines.tea_s is over"):
             await waits.on(loop.create_future(), "the cook", "water", 10, "tea_s")
@@ -203,3 +204,21 @@ def test_ten_thousand_pause_and_resume_schedules_lose_no_wake_up() -> None:
             await one(rng)
 
     run_virtual(main(), VirtualLoop())  # a lost wake-up is a DeadlockError
+
+
+def test_what_only_records_hears_events_later_in_order_and_at_the_latest_when_the_log_is_flushed() -> None:
+    soon: list[Callable[[], None]] = []
+    log = EventLog(None, lambda: 0.0, later=soon.append)
+    decided: list[str] = []
+    recorded: list[str] = []
+    log.hear(deciding=[lambda e: decided.append(e["e"])], recording=[lambda e: recorded.append(e["e"])])
+    log.emit("A")
+    log.emit("B")
+    assert (decided, recorded, len(soon)) == (["A", "B"], [], 1)
+    soon.pop()()
+    assert recorded == ["A", "B"]
+    log.emit("C")
+    log.flush()
+    assert recorded == ["A", "B", "C"]
+    soon.pop()()
+    assert recorded == ["A", "B", "C"]

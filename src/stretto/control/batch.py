@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from operator import attrgetter
 
 from stretto.control.demand import may_start
 from stretto.control.hooks import BATCH
 from stretto.control.view import View
+
+_AGE = attrgetter("version", "id")
 
 
 @BATCH.register("demand")
@@ -22,8 +26,8 @@ class DemandBatch:
         """Ids, or None: wait for completions."""
         if len(view.ready) < view.batch:
             return None
-        oldest = sorted((g.version, g.id) for g in view.ready.values())[: view.batch]
-        return sorted(i for _, i in oldest) if may_start(view, (v for v, _ in oldest)) else None
+        oldest = nsmallest(view.batch, view.ready.values(), key=_AGE)
+        return sorted(g.id for g in oldest) if may_start(view, [g.version for g in oldest]) else None
 
 
 @BATCH.register("submission")

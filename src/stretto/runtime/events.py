@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,15 @@ _LINES = 64
 an event took three times as long)."""
 _dumps = orjson.dumps
 Event = dict[str, Any]
+Listener = Callable[[Event], Any]
 UNLOGGED = 1 << 40
 """Trajectory ids from here on are those of evaluations: they have no events of their own."""
+
+
+def _heard(listeners: Iterable[Listener], name: str) -> tuple[Listener, ...]:
+    """Who hears events of this name."""
+    handlers = (f.handlers.get(name) if hasattr(f, "handlers") else f for f in listeners)
+    return tuple(f for f in handlers if f is not None)
 
 
 def version_runs(versions: np.ndarray[Any, Any]) -> list[list[int]]:
@@ -76,25 +83,34 @@ def version_runs(versions: np.ndarray[Any, Any]) -> list[list[int]]:
 
 
 class EventLog:
-    """Appends events to a file and hands each to its listeners (control view, metrics, live view).
+    """Appends events to a file and hands each to its listeners: those that decide (control view) at once, those that
+    only record (metrics, live view) ``later``, so that the next batch needn't wait for them.
 
     Lines are buffered and flushed by ``flush`` (the loop does so at each step and at the end).
     """
 
     def __init__(
-        self, path: Path | None, now: Callable[[], float], offset: int | None = None, start_s: float = 0.0
+        self,
+        path: Path | None,
+        now: Callable[[], float],
+        offset: int | None = None,
+        start_s: float = 0.0,
+        later: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """``now`` is the loop's clock; the run's clock starts at ``start_s`` now. ``offset``: continue a log that is
-        cut there (resume); the cut-off tail is kept beside it."""
-        self._now = now
+        cut there (resume); the cut-off tail is kept beside it. ``later`` calls a function soon (``loop.call_soon``);
+        None: recorders hear at once, too."""
+        self._now, self._later = now, later
         self._origin = now() - start_s
         self._read: float | None = None  # the loop's clock when it was last read, and what that is on the run's clock
         self._time = start_s
         self._hash = hashlib.sha256()
         self._buffer: list[bytes] = []
-        self._listeners: list[Callable[[Event], Any]] = []
+        self._listeners: list[Listener] = []
+        self._recorders: list[Listener] = []
+        self._unheard: list[tuple[tuple[Listener, ...], Event]] = []
         self.last: Event = {}
-        self._routes: dict[str, tuple[Callable[[Event], Any], ...]] = {}
+        self._routes: dict[str, tuple[tuple[Listener, ...], tuple[Listener, ...]]] = {}
         self.offset = 0
         self._file = None
         if path is None:
@@ -117,30 +133,36 @@ class EventLog:
         buffer = self._buffer
         buffer.append(_dumps(event, None, _LINE))
         self.last = event
-        hear = self._routes.get(event["e"])
-        if hear is None:
-            hear = self._routes[event["e"]] = self._route(event["e"])
-        for listener in hear:
+        routes = self._routes.get(event["e"])
+        if routes is None:
+            name = event["e"]
+            routes = self._routes[name] = _heard(self._listeners, name), _heard(self._recorders, name)
+        for listener in routes[0]:
             listener(event)
+        if routes[1]:
+            if self._later is None:
+                for listener in routes[1]:
+                    listener(event)
+            else:
+                if not self._unheard:
+                    self._later(self.settle)
+                self._unheard.append((routes[1], event))
         if len(buffer) >= _LINES:
             self._drain()
 
-    @property
-    def listeners(self) -> list[Callable[[Event], Any]]:
-        """Each hears every event; one that has ``handlers`` (name of an event: function) is asked for its handler of a
-        name once, and that alone hears the events of this name. Add to it through this property each time."""
+    def hear(self, *, deciding: Iterable[Listener] = (), recording: Iterable[Listener] = ()) -> None:
+        """Add listeners. Each hears every event; one that has ``handlers`` (name of an event: function) is asked for
+        its handler of a name once, and that alone hears the events of this name."""
         self._routes.clear()
-        return self._listeners
+        self._listeners += deciding
+        self._recorders += recording
 
-    @listeners.setter
-    def listeners(self, listeners: list[Callable[[Event], Any]]) -> None:
-        self._routes.clear()
-        self._listeners = listeners
-
-    def _route(self, name: str) -> tuple[Callable[[Event], Any], ...]:
-        """Who hears events of this name."""
-        heard = (f.handlers.get(name) if hasattr(f, "handlers") else f for f in self._listeners)
-        return tuple(f for f in heard if f is not None)
+    def settle(self) -> None:
+        """Let the recorders hear what they haven't heard yet."""
+        unheard, self._unheard = self._unheard, []
+        for listeners, event in unheard:
+            for listener in listeners:
+                listener(event)
 
     def now(self) -> float:
         """The run's clock, as an event that is logged now carries it."""
@@ -164,6 +186,7 @@ class EventLog:
 
     def flush(self, sync: bool = False) -> None:
         """Write what is buffered; ``sync`` forces it to the disk."""
+        self.settle()
         if self._buffer:
             self._drain()
         if self._file is not None:

@@ -135,7 +135,7 @@ class Orchestrator:
         slot = await self._publisher.free_slot(version)
         staged = await p.learner.stage(slot)
         self._log_published(version, staged, start)
-        self._publisher.first(version, slot, staged)
+        self._publisher.first(version, staged)
         await self._publisher.settled()
 
     async def _train(self) -> str:

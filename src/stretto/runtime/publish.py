@@ -53,6 +53,7 @@ class Publisher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = False
         self._staging = 0
+        self._again: set[str] = set()
         self._alive: set[int] = set()
         self._settling = False
 
@@ -61,12 +62,12 @@ class Publisher:
         """Are weights on their way to an engine?"""
         return bool(self._loading or self._staging) or self._settling
 
-    def offer(self, version: int, slot: int, staging: Awaitable[Staging]) -> None:
+    def offer(self, version: int, staging: Awaitable[Staging]) -> None:
         """New weights are being staged: engines may load them once they are."""
         self._staging += 1
-        self._spawn(self._announce(version, slot, staging), f"staging of version {version}")
+        self._spawn(self._announce(version, staging), f"staging of version {version}")
 
-    async def _announce(self, version: int, slot: int, staging: Awaitable[Staging]) -> None:
+    async def _announce(self, version: int, staging: Awaitable[Staging]) -> None:
         try:
             done = await staging
         except asyncio.CancelledError:
@@ -77,19 +78,23 @@ class Publisher:
         finally:
             self._staging -= 1
         self._published(version, done.staged, asyncio.get_running_loop().time() - done.seconds)
-        self._newest = Offer(version, slot, done.staged)
+        self._newest = Offer(version, version % SLOTS, done.staged)
+        again, self._again = self._again, set()
+        for name in again:
+            self.reload(self._engines[name])
         self.kick()
         self._changed()
 
-    def first(self, version: int, slot: int, staged: Any) -> None:
+    def first(self, version: int, staged: Any) -> None:
         """The first weights of this run, or of its resumption: every engine loads them, whatever the rule says."""
-        self._newest = Offer(version, slot, staged)
+        self._newest = Offer(version, version % SLOTS, staged)
         for name in self._engines:
             self._start(name)
 
     def kick(self) -> None:
-        """Start the loads that are due."""
-        if self._held or self._newest is None:
+        """Start the loads that are due. Not while weights are being staged: the newest ones that are there may lie in
+        the slot which the learner has been promised for its next version."""
+        if self._held or self._newest is None or self._staging:
             return
         for name in self._rule.engines(self._view):
             # the rule may ask for a version that is still being staged
@@ -98,7 +103,9 @@ class Publisher:
 
     def reload(self, engine: EngineHandle) -> None:
         """An engine came up again and needs weights, whatever the rule says."""
-        if engine.name not in self._loading:
+        if self._staging:
+            self._again.add(engine.name)
+        elif engine.name not in self._loading:
             self._start(engine.name)
 
     def hold(self) -> None:

@@ -76,15 +76,14 @@ class Trainer:
             staleness=_staleness(columns, version, c.lag_bound),
         )
         self._feeder.wake()
-        slot = await self._publisher.free_slot(version + 1)
-        stepped = await p.learner.step(columns, slot)
+        stepped = await p.learner.step(columns, self._publisher.free_slot(version + 1))
         for engine in p.engines:
             engine.flush_busy()
         p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
         if stepped.skipped:
             self._skipped(trajectories, stepped)
         elif stepped.staging is not None:
-            self._publisher.offer(stepped.version, slot, stepped.staging)
+            self._publisher.offer(stepped.version, stepped.staging)
         # what only records comes after the next batch is on its way
         self._loop.call_soon(p.on_step, version, groups, stepped)
         self._loop.call_soon(p.log.flush)

@@ -8,7 +8,7 @@ open requests then fail with the same error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,8 +59,8 @@ class LearnerHandle(Protocol):
 
     async def start(self) -> None: ...
 
-    async def step(self, columns: Columns, slot: int) -> Stepped:
-        """Train on a batch; on success the new weights will be staged in ``slot``."""
+    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> Stepped:
+        """Train on a batch; on success the new weights will be staged in ``slot``, which needn't be free before."""
         ...
 
     async def stage(self, slot: int) -> Any:

@@ -250,9 +250,10 @@ class _LearnerProcess(_Process):
                     self.answer(
                         Stepped(result.version, result.skipped, result.metrics, None, result.reason, result.ratio)
                     )
+                    _, (_, slot) = self.wire.receive()
                     if not result.skipped:  # while the parent prepares the next batch
                         before = time.monotonic()
-                        staged = self.stage(message[2])
+                        staged = self.stage(slot)
                         self.wire.send(("staged", Staging(staged, time.monotonic() - before)))
                 elif kind == "stage":
                     self.answer(self.stage(message[1]))

@@ -7,7 +7,7 @@ swap and requests stop between two advances only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -139,15 +139,16 @@ class InlineLearner:
     async def start(self) -> None:
         """Nothing to bring up."""
 
-    async def step(self, columns: Columns, slot: int) -> Stepped:
+    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> Stepped:
         """Train on a batch."""
         result = self._learner.step(columns)
         tokens = int(columns["length"].sum())
         await asyncio.sleep(self._costs.step_s(tokens) if self._costs is not None else 0)
+        free = await slot
         staging = None
         if not result.skipped:  # now: this class may be in its next step when somebody awaits it
             staging = asyncio.get_running_loop().create_future()
-            staging.set_result(Staging(await self.stage(slot), 0.0))
+            staging.set_result(Staging(await self.stage(free), 0.0))
         return Stepped(
             result.version, result.skipped, result.metrics, staging, result.reason, getattr(result, "ratio", None)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,11 +219,13 @@ class ProcessLearner:
         await self._child.start(self._spec, self._startup_s)
         self._log.emit("WorkerUp", worker="learner")
 
-    async def step(self, columns: Columns, slot: int) -> Stepped:
+    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> Stepped:
         """Train on a batch."""
         staged: asyncio.Future[Staging] = asyncio.get_running_loop().create_future()
         self._staging.append(staged)  # now: its message may come together with the answer
-        answer: Stepped = await self._ask(("step", columns, slot), "a learner step")
+        answering = self._ask(("step", columns), "a learner step")
+        self._child.post(("slot", await slot))
+        answer: Stepped = await answering
         if answer.skipped:
             self._staging.remove(staged)
             return answer
@@ -250,5 +252,6 @@ class ProcessLearner:
         """End the process."""
         await self._child.close(self._shutdown_s)
 
-    async def _ask(self, message: Any, what: str) -> Any:
-        return await self._child.ask(message, what, self._step_s, "step_s", "the loop")
+    def _ask(self, message: Any, what: str) -> Awaitable[Any]:
+        """Sends at once; the answer can be awaited later."""
+        return self._child.ask(message, what, self._step_s, "step_s", "the loop")

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,13 +112,15 @@ class ChildProcess:
         if self._writer is not None and self._error is None:
             self._writer.write(encode((None, message)))
 
-    async def ask(self, message: Any, what: str, deadline_s: float, setting: str, owner: str = "the loop") -> Any:
-        """Send a message and wait for its answer; several questions may be open at once."""
-        return await self._question(message, owner, f"{self.name}: {what}", deadline_s, setting)
+    def ask(
+        self, message: Any, what: str, deadline_s: float, setting: str, owner: str = "the loop"
+    ) -> Awaitable[Any]:
+        """Send a message, now, and await its answer; several questions may be open at once."""
+        return self._question(message, owner, f"{self.name}: {what}", deadline_s, setting)
 
-    async def _question(
+    def _question(
         self, message: Any, owner: str, what: str | Callable[[], str], deadline_s: float, setting: str
-    ) -> Any:
+    ) -> Awaitable[Any]:
         if self._error is not None:
             raise self._error
         if self._writer is None:
@@ -127,6 +129,12 @@ class ChildProcess:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._questions[number] = answer
         self._writer.write(encode((number, message)))
+        return self._answer(number, answer, owner, what, deadline_s, setting)
+
+    async def _answer(
+        self, number: int, answer: asyncio.Future[Any], owner: str, what: str | Callable[[], str], deadline_s: float,
+        setting: str,
+    ) -> Any:  # fmt: skip
         try:
             return await self._waits.on(answer, owner, what, deadline_s, setting)
         finally:
