@@ -51,11 +51,6 @@ def uniforms(
     return to_unit(hash_counters(seed, trajectory, stream, positions))
 
 
-def uniform(seed: int, *counters: int) -> float:
-    """One uniform number in (0, 1), addressed by any counters."""
-    return float(to_unit(hash_counters(seed, *counters))[0])
-
-
 def to_unit(bits: NDArray[Any]) -> NDArray[np.float64]:
     """The top 53 bits as a number in (0, 1): the centre of its interval, so neither 0 nor 1 occurs."""
     return np.minimum(((bits >> _S11).astype(np.float64) + 0.5) * _SCALE, 1.0 - 2.0**-53)
