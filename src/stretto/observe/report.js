@@ -95,7 +95,7 @@ const FIXED = ["group/zero_variance_fraction", "length/mean", "truncated", "turn
 const UNIT = { "length/mean": "policy tokens", "time/train": "s per step", "sync/pause_s": "s", "grad_norm": "before clipping",
   "entropy": "nats per token", "off_policy/kl": "nats", "turns/mean": "per trajectory" };
 function health() {
-  const names = [...D.learner_metrics, ...FIXED].filter(has).slice(0, 24);
+  const names = [...new Set([...D.learner_metrics, ...FIXED])].filter(has).slice(0, 24);
   $("health-section").hidden = !names.length;
   const box = $("health");
   for (const child of box.querySelectorAll(".chart")) drawn.delete(child);
