@@ -103,12 +103,13 @@ def load_environment(config: RunConfig, mode: str, says: Says) -> tuple[Environm
     """The bound environment, the model's directory (built, converted or the user's) and the ids that end a text."""
     if mode == "simulate":
         return ModelledEnvironment(Costs(config.cluster, config.seed)), None, ()
-    from stretto.models.resolve import resolve_model
+    from stretto.models.resolve import check_vocabulary, resolve_model
     from stretto.models.tokenizer import light_tokenizer
 
     env = build_environment(config)
     model_dir = resolve_model(config, env, says)
     tokenizer = light_tokenizer(model_dir)
+    check_vocabulary(model_dir, tokenizer)
     env.bind(tokenizer, config.seed)
     return env, model_dir, tokenizer.eos_ids
 

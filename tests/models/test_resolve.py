@@ -42,7 +42,7 @@ def test_a_directory_that_lacks_something_says_what(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a causal language model"):
         resolve(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(DataError, match=r"config\.json is not JSON"):
+    with pytest.raises(DataError, match=r"config\.json is not a JSON object"):
         resolve(tmp_path)
 
 

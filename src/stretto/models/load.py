@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,22 @@ from torch import Tensor, nn
 
 from stretto.errors import DataError
 
+_BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
+
 
 def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, *, gradient_checkpointing: bool = False) -> Any:
     """The causal language model in the directory ``path`` with parameters of ``dtype``, in evaluation mode.
 
     Dropout is set to 0: the learner must score the policy that the engine sampled from. Attention runs in SDPA.
-    Raises ``DataError`` if the directory doesn't hold a causal language model.
+    Raises ``DataError`` if the directory doesn't hold a causal language model, or if its weights aren't exactly those
+    of its configuration, all finite.
     """
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # a worker has no terminal of its own
+    logging.set_verbosity_error()  # its report of missing tensors is an error here
     directory = Path(path)
     if not (directory / "config.json").is_file():
         raise DataError(f"model {str(path)!r}: not a model directory in Transformers format (no config.json)")
@@ -30,15 +35,55 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, *, gradien
         for name, value in list(vars(config).items()):
             if ("dropout" in name or name.endswith("_pdrop")) and isinstance(value, float):
                 setattr(config, name, 0.0)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            directory, config=config, dtype=dtype, attn_implementation="sdpa", local_files_only=True
-        )
-    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, config=config, dtype=dtype, attn_implementation="sdpa", local_files_only=True,
+            output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise DataError(f"model {str(path)!r}: can't be loaded as a causal language model: {error}") from error
+    model, found = loaded
+    _check_tensors(str(path), model, found)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.eval()
     return model
+
+
+def _check_tensors(path: str, model: nn.Module, found: Mapping[str, Any]) -> None:
+    """Transformers fills what a file lacks with random numbers; here that is an error, and so are weights that would be
+    left out and weights that aren't finite. Buffers (rotary tables, causal masks of old files) don't count."""
+    setting = f"model = {path!r}"
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    parameters = dict(model.named_parameters())
+    mismatched = [
+        f"{name} is {list(shape)} in the file and {list(expected)} by config.json"
+        for name, shape, expected in sorted(found["mismatched_keys"])
+    ]
+    if mismatched:
+        raise DataError(
+            f"{setting}: weights and config.json don't fit: {_some(mismatched)}. Give the configuration that the "
+            "weights were saved with"
+        )
+    missing = sorted(name for name in found["missing_keys"] if name in parameters and name not in tied)
+    if missing:
+        raise DataError(
+            f"{setting}: the safetensors files lack {len(missing)} tensor(s) of the model: {_some(missing)}. Save the "
+            "whole model with save_pretrained"
+        )
+    unexpected = sorted(n for n in found["unexpected_keys"] if not n.endswith(_BUFFERS))
+    if unexpected:
+        raise DataError(
+            f"{setting}: {len(unexpected)} tensor(s) have no place in {type(model).__name__} and would be lost: "
+            f"{_some(unexpected)}. Save the model from the class that config.json names"
+        )
+    bad = [name for name, p in parameters.items() if not bool(p.isfinite().all())]
+    if bad:
+        raise DataError(f"{setting}: weights that aren't finite (NaN or infinite) in {_some(bad)}; the file is damaged")
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def load_tokenizer(path: str | Path) -> Any:

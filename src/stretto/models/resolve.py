@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from stretto.config.schema import RunConfig
 from stretto.errors import DataError
 from stretto.models.tiny import Progress
+from stretto.models.tokenizer import LightTokenizer
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
@@ -48,13 +51,49 @@ def check_directory(directory: Path) -> None:
             f"{setting}: lacks {', '.join(missing)}{adapter}; save model and tokenizer there with save_pretrained"
         )
     _check_architecture(directory, setting)
+    _check_files(directory, setting)
+
+
+def check_vocabulary(directory: Path, tokenizer: LightTokenizer) -> None:
+    """Raise ``DataError`` if the model has no row for an ordinary token of its tokenizer.
+
+    A special token beyond the vocabulary is no error (some models of the Hub have one for images): text can't hold it.
+    """
+    description = _description(directory, f"model = {str(directory)!r}")
+    size = description.get("vocab_size") or (description.get("text_config") or {}).get("vocab_size")
+    if size is None:
+        return
+    largest = tokenizer.largest_id
+    if largest >= size:
+        raise DataError(
+            f"model = {str(directory)!r}: the tokenizer's ids go up to {largest} "
+            f"({tokenizer.decode([largest])!r}), but the model's vocabulary (vocab_size in config.json) has {size} "
+            f"entries, ids 0 to {size - 1}. Tokenizer, weights and config.json must be of one model: save all three "
+            "again"
+        )
+
+
+def _check_files(directory: Path, setting: str) -> None:
+    """Read the headers: a truncated or damaged file is found before anything starts."""
+    for path in sorted(directory.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="np"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise DataError(
+                f"{setting}: {path.name} is damaged or incomplete ({error}); copy or save it again"
+            ) from error
+
+
+def _description(directory: Path, setting: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads((directory / "config.json").read_text()))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{setting}: config.json is not a JSON object: {error}") from error
 
 
 def _check_architecture(directory: Path, setting: str) -> None:
-    try:
-        description = json.loads((directory / "config.json").read_text())
-    except ValueError as error:
-        raise DataError(f"{setting}: config.json is not JSON: {error}") from error
+    description = _description(directory, setting)
     names = description.get("architectures") or []
     if not any("CausalLM" in name or "LMHead" in name for name in names):
         raise DataError(f"{setting}: architectures = {names}, not a causal language model (...ForCausalLM)")

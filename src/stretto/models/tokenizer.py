@@ -85,6 +85,11 @@ class LightTokenizer:
                 table[i] = token
         return table
 
+    @property
+    def largest_id(self) -> int:
+        """The largest id of an ordinary token."""
+        return max((i for i in self.backend.get_vocab().values() if i not in self.special_ids), default=-1)
+
     def encode(self, text: str) -> Ints:
         """Ids [n] int32 of ``text``, without added special tokens. Never call it on text that was sampled."""
         if self._ids is not None:
