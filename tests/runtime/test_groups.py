@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,27 @@ def test_a_group_closes_at_its_deadline_with_two_valid_members_or_fails_and_anot
     assert len(groups) == 12, "group 2 was replaced"
 
 
+def test_members_that_are_late_together_end_before_their_group_is_ready(tmp_path: Path) -> None:
+    config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100")
+    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), {2000, 2001})).run()
+    assert_clean(events)
+    ends = [i for i, e in enumerate(events) if e["e"] == "TrajEnd"]
+    (ready,) = [i for i, e in enumerate(events) if e["e"] == "GroupReady" and e["group"] == 2]
+    assert sorted(t for i in ends for t in events[i]["traj"]) == [2000, 2001]
+    assert max(ends) < ready
+    assert all(events[i]["reason"].endswith("it waited for its environment") for i in ends)
+
+
+def test_a_stalled_engine_is_named_by_what_ends_and_by_the_run_that_ends(tmp_path: Path) -> None:
+    """What SIGSTOP of an engine does: the environment waits for its answers."""
+    config = configure(*SMALL, "lag_bound=0", "max_steps=2", "deadlines.rollout_s=10", "cluster.lengths.kind=constant",
+                       "cluster.lengths.mean=1e6")  # fmt: skip
+    wired = Wired(config, tmp_path)
+    with pytest.raises(StrettoError, match=r"(\d+) x timeout: deadlines.rollout_s = 10; it waited for engine-0\. Each"):
+        wired.run()
+    assert_clean(wired.events)
+
+
 def test_when_everything_hangs_the_run_ends_with_the_reason(tmp_path: Path) -> None:
     """B2, B3: the same task can't wedge the run for ever."""
     config = configure(*SMALL, "lag_bound=0", "max_steps=2", "deadlines.rollout_s=10")
@@ -94,5 +116,22 @@ def test_a_twentieth_of_failures_loses_almost_no_good_trajectory(tmp_path: Path)
 
 def test_groups_of_which_all_failed_end_the_run(tmp_path: Path) -> None:
     """F9."""
-    with pytest.raises(StrettoError, match=r"groups in a row failed; the last: .* valid members"):
+    with pytest.raises(StrettoError, match=r"groups in a row failed; the last: .* valid members") as caught:
         simulate(tmp_path / "run", *SMALL, "lag_bound=1", "max_steps=2", "cluster.failure_probability=0.98")
+    assert re.search(r"failed: \d+ x DrawnFailure: drawn: cluster.failure_probability\.", str(caught.value))
+
+
+class Various(ModelledEnvironment):
+    """Each rollout fails in its own way, most of them in the same one."""
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        number = (await super().rollout(client, task)).id
+        raise RuntimeError("the grader is down" if number % 2 else f"lost {number}")
+
+
+def test_the_most_frequent_reasons_come_first_and_the_others_are_counted(tmp_path: Path) -> None:
+    config = configure(*SMALL, "lag_bound=0", "max_steps=2", "workers.replace_failed=0")
+    with pytest.raises(StrettoError) as caught:
+        Wired(config, tmp_path, env=Various(Costs(config.cluster, 0))).run()
+    assert re.search(r"failed: 4 x RuntimeError: the grader is down; 1 x RuntimeError: lost \d+; 1 x RuntimeError: "
+                     r"lost \d+; 2 x something else\.", str(caught.value))  # fmt: skip

@@ -7,6 +7,7 @@ asked of ``control`` until nobody may. Whoever waits for a change (the trainer) 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from stretto.runtime.parts import Parts
 from stretto.runtime.workers.base import EngineHandle
 from stretto.trajectory import Group, Trajectory
 
+_REASONS = 3
+_REASON_CHARACTERS = 300
+
 
 class Feeder:
     """``published`` tells the newest published version; ``fatal`` ends the run."""
@@ -27,11 +31,14 @@ class Feeder:
         self._loop = asyncio.get_running_loop()
         self.pool = Pool()
         self.next_task = 0
+        self.training: list[Group] = []
+        """What the learner trains on now."""
         self.changed = asyncio.Event()
         self.is_open = False
         """May new groups start?"""
         self.pump_due = False
         self._failed_in_a_row = 0
+        self._reasons: Counter[str] = Counter()
         self._slice = None if parts.slice_size is None else max(1, parts.slice_size // self._c.group_size)
         self._more = False
         self._engines = {engine.name: engine for engine in parts.engines}
@@ -127,15 +134,18 @@ class Feeder:
                 trajectory.mask = trajectory.mask & False
                 trajectory.mask[at] = True
         self._failed_in_a_row = 0
+        self._reasons.clear()
         self.pool.add(group)
         self.wake()
 
-    def _group_failed(self, group: int, reason: str) -> None:
+    def _group_failed(self, group: int, reason: str, why: Counter[str]) -> None:
         if reason:
             self._failed_in_a_row += 1
+            self._reasons += why
             if self._failed_in_a_row >= max(3, self._c.prompts_per_step):
                 self._fatal(StrettoError(f"{self._failed_in_a_row} groups in a row failed; the last: {reason}. "
-                                         "See the TrajEnd events in events.jsonl for why"))  # fmt: skip
+                                         f"Why their members failed: {_most(self._reasons)}. Each one's reason is in "
+                                         "its TrajEnd event in events.jsonl"))  # fmt: skip
         self.wake()
 
     def reject(self) -> None:
@@ -160,5 +170,12 @@ class Feeder:
             self.end_group(group.id, group.trajectories, "cancelled", reason)
         training = self._p.view.open_ids
         if training:
-            tokens = sum(g.tokens for g in self._p.view.training.values())
+            tokens = sum(t.policy_tokens for group in self.training for t in group.trajectories)
             self._p.log.emit("TrajEnd", traj=training, ending="cancelled", reason=reason, tokens=tokens)
+
+
+def _most(reasons: Counter[str]) -> str:
+    """The most frequent reasons, with how often each one came."""
+    named = [f"{n} x {reason[:_REASON_CHARACTERS]}" for reason, n in reasons.most_common(_REASONS)]
+    rest = reasons.total() - sum(n for _, n in reasons.most_common(_REASONS))
+    return "; ".join([*named, f"{rest} x something else"] if rest else named)

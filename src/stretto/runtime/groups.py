@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
@@ -32,7 +33,8 @@ class Groups:
 
     ``make_client(trajectory, group, engine, pin, replay)`` builds a client; ``ended()`` hears of each trajectory
     that stops running, whatever became of it; ``ready(group)`` takes a finished one;
-    ``failed(group_id, reason)`` hears of a group that trains nothing; ``fatal(error)`` ends the run.
+    ``failed(group_id, reason, why)`` hears of a group that trains nothing, and why how many of its members failed;
+    ``fatal(error)`` ends the run.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Groups:
         make_client: Callable[..., RolloutClient],
         ended: Callable[[], None],
         ready: Callable[[Group], None],
-        failed: Callable[[int, str], None],
+        failed: Callable[[int, str, Counter[str]], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._env, self._limits, self._rule, self._log = env, limits, rule, log
@@ -182,10 +184,9 @@ class Groups:
         self._close_member(group, member)
         self._lose(group, member, reason, sum(len(c.tokens) for c in member.client.completions))
 
-    def _lose(self, group: RunningGroup, member: Member, reason: str, tokens: int, replace: bool = True) -> None:
-        member.result = None
-        self._log.emit("TrajEnd", traj=[member.trajectory], ending="failed", reason=reason, tokens=tokens)
-        if replace and group.replaced < self._limits.replace_failed * self._limits.size:
+    def _lose(self, group: RunningGroup, member: Member, reason: str, tokens: int) -> None:
+        self._fail(group, member, reason, tokens)
+        if group.replaced < self._limits.replace_failed * self._limits.size:
             group.replaced += 1
             trajectory = group.id * MEMBERS + group.created
             group.created += 1
@@ -195,6 +196,11 @@ class Groups:
             group.deadlines.append(self._member_deadlines.add(group))
         else:
             self._maybe_close(group)
+
+    def _fail(self, group: RunningGroup, member: Member, reason: str, tokens: int) -> None:
+        member.result = None
+        group.reasons[reason] += 1
+        self._log.emit("TrajEnd", traj=[member.trajectory], ending="failed", reason=reason, tokens=tokens)
 
     def _close_member(self, group: RunningGroup, member: Member) -> None:
         member.over = True
@@ -207,25 +213,25 @@ class Groups:
         """Members that have run for ``rollout_s`` fail; they aren't replaced, their time is gone."""
         due = self._loop.time() - self._limits.rollout_s + 1e-9
         late = [m for m in group.members if not m.over and m.start <= due]
+        for member, reason in zip(late, self._stop(group, late, "rollout_s", self._limits.rollout_s), strict=True):
+            self._fail(group, member, reason, 0)
+        self._maybe_close(group)
+
+    def _stop(self, group: RunningGroup, late: Sequence[Member], setting: str, seconds: float) -> list[str]:
+        """Stop members that are late; returns why each failed: the deadline, and who owed it an answer."""
+        owing = [m.client.engine.name if m.client.current is not None else "its environment" for m in late]
         for member in late:
             self._close_member(group, member)
             if member.task is not None:
                 member.task.cancel()
-        for member in late:
-            self._lose(group, member, f"timeout: deadlines.rollout_s = {self._limits.rollout_s:g}", 0, replace=False)
+        return [f"timeout: deadlines.{setting} = {seconds:g}; it waited for {who}" for who in owing]
 
     # ending of a group
 
     def _group_late(self, group: RunningGroup) -> None:
         late = [m for m in group.members if not m.over]
-        for member in late:
-            self._close_member(group, member)
-            if member.task is not None:
-                member.task.cancel()
-            member.result = None
-        ids = [m.trajectory for m in late]
-        self._log.emit("TrajEnd", traj=ids, ending="failed", reason=f"timeout: deadlines.group_s = "
-                       f"{self._limits.group_s:g}", tokens=0)  # fmt: skip
+        for member, reason in zip(late, self._stop(group, late, "group_s", self._limits.group_s), strict=True):
+            self._fail(group, member, reason, 0)
         self._maybe_close(group)
 
     def _stop_deadlines(self, group: RunningGroup) -> None:
@@ -243,12 +249,12 @@ class Groups:
         if len(valid) < self._limits.least_valid:
             reason = f"group {group.id} has {len(valid)} valid members, {self._limits.least_valid} are needed"
             self._end_group(group, valid, "failed", reason)
-            self._failed(group.id, reason)
+            self._failed(group.id, reason, group.reasons)
             return
         dropped = self._rule.drop([float(t.reward) for t in valid if t.reward is not None])
         if dropped is not None:
             self._end_group(group, valid, "filtered", dropped)
-            self._failed(group.id, "")
+            self._failed(group.id, "", group.reasons)
             return
         version = self._version()
         for trajectory in valid:

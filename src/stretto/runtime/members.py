@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 
 from stretto.envs.base import Task
@@ -41,6 +42,8 @@ class RunningGroup:
     replaced: int = 0
     created: int = 0
     """Trajectories submitted so far; the next one's number."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Why members failed."""
     deadlines: list[int] = field(default_factory=list)
     """Keys of its members' deadlines."""
     deadline: int = -1

@@ -36,7 +36,10 @@ class Trainer:
         )
         if ids is None:
             return False
-        await self._train(self._feeder.pool.take(ids))
+        waiting = {group.id: group for group in self._feeder.pool.groups()}
+        if missing := [i for i in ids if i not in waiting]:
+            raise InvariantError(f"control.batch chose groups {missing}, which are not in the pool")
+        await self._train([waiting[i] for i in ids])
         return True
 
     async def _next_batch(self) -> list[int] | None:
@@ -66,6 +69,10 @@ class Trainer:
         columns = concatenate([group.columns for group in groups if group.columns is not None])
         if len(p.rules.train_mode.chunks(p.view, [g.id for g in groups])) != 1:
             raise ConfigError("control.train_mode asks for several portions; this learner takes a batch whole")
+        staleness = _staleness(columns, version, c.lag_bound)
+        # only now: what may go wrong before finds the groups in the pool
+        feeder = self._feeder
+        feeder.training = feeder.pool.take([g.id for g in groups])
         p.log.emit(
             "StepStart",
             step=version,
@@ -73,7 +80,7 @@ class Trainer:
             groups=[g.id for g in groups],
             traj=[t.id for t in trajectories],
             tokens=int(columns["mask"].sum()),
-            staleness=_staleness(columns, version, c.lag_bound),
+            staleness=staleness,
         )
         self._feeder.wake()
         stepped = await p.learner.step(columns, self._publisher.free_slot(version + 1))
@@ -84,6 +91,7 @@ class Trainer:
             self._skipped(trajectories, stepped)
         elif stepped.staging is not None:
             self._publisher.offer(stepped.version, stepped.staging)
+        feeder.training = []
         # what only records comes after the next batch is on its way
         self._loop.call_soon(p.on_step, version, groups, stepped)
         self._loop.call_soon(p.log.flush)
