@@ -7,8 +7,10 @@ A component is a dataclass whose fields are its options. ``Registry`` finds it b
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -20,19 +22,38 @@ T = TypeVar("T")
 
 
 def load_object(path: str, where: str) -> Any:
-    """Import ``module:attribute``; ``where`` names the setting in the error."""
-    module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
-        raise ConfigError(f"{where} = {path!r}: expected 'module:name'")
+    """Import ``module:attribute``; ``where`` names the setting in the error. Whatever the module raises becomes a
+    ``ConfigError`` with the line that raised it."""
+    module_name, attribute = split_path(path, where)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"{where} = {path!r}: can't import {module_name!r}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{where} = {path!r}: can't import {module_name!r}: {_raised(error)}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:
         public = [name for name in vars(module) if not name.startswith("_")]
-        raise ConfigError(f"{where} = {path!r}: no such name; {nearest(attribute, public)}") from None
+        close = difflib.get_close_matches(attribute, public, n=5)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ", nor a similar name"
+        raise ConfigError(f"{where} = {path!r}: {module_name!r} has no {attribute!r}{hint}") from None
+
+
+def split_path(path: str, where: str) -> tuple[str, str]:
+    """The module and the attribute of ``module:attribute``."""
+    module, _, attribute = path.partition(":")
+    if not module or not attribute:
+        raise ConfigError(f"{where} = {path!r}: expected 'module:name'")
+    return module, attribute
+
+
+def _raised(error: BaseException) -> str:
+    """What a module raised while it was imported, and where."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    if frames[-1].filename == importlib.__file__:  # no line of the module ran
+        return str(error)
+    return f"{type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"
 
 
 def options_of(component: Any) -> dict[str, dataclasses.Field[Any]]:

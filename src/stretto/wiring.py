@@ -17,7 +17,7 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules
 from stretto.control.view import View
 from stretto.envs.base import Environment
-from stretto.envs.build import build_environment
+from stretto.envs.build import build_environment, scoring_imports
 from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.errors import ConfigError
 from stretto.observe.metrics import MetricsWriter
@@ -71,9 +71,10 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         InlineScoring()
         if job.virtual
         else ScoringPool(
-            config.workers.scoring_processes, config.deadlines.score_s, on_event=_scoring_events(log)
+            config.workers.scoring_processes, config.deadlines.score_s, imports=scoring_imports(env),
+            on_event=_scoring_events(log),
         )
-    )
+    )  # fmt: skip
     sampling = _sampling(config, env, eos_ids)
     engines, learner = _workers(job, log, waits, costs, model_dir, eos_ids, max_steps)
     evaluator = None
@@ -155,7 +156,7 @@ def _workers(
                                  in_flight)
             for n in names
         ]  # fmt: skip
-        return engines, InlineLearner(ModelledLearner(), costs)
+        return engines, InlineLearner(ModelledLearner(), costs, waits, config.deadlines.step_s)
     assert model_dir is not None
     spec: dict[str, Any] = {
         "model_dir": str(model_dir), "threads": config.workers.threads, "seed": config.seed, "eos_ids": eos_ids,
@@ -176,7 +177,8 @@ def _workers(
                          config.engine.steps_per_advance)
             for n in names
         ]  # fmt: skip
-        return inline, InlineLearner(build_learner(model_dir, config, max_steps), costs)
+        learner = build_learner(model_dir, config, max_steps)
+        return inline, InlineLearner(learner, costs, waits, config.deadlines.step_s)
     assert job.crew is not None
     crew, d = job.crew, config.deadlines
     slot_bytes = published_bytes(model_dir, 8 if config.learner.dtype == "float64" else 4)
@@ -185,12 +187,12 @@ def _workers(
     shared: dict[str, Any] = {"startup_s": d.startup_s, "shutdown_s": d.shutdown_s}
     restarts = config.workers.max_restarts if config.workers.on_engine_crash == "restart" else 0
     processes: list[EngineHandle] = [
-        ProcessEngine(n, spec, log, waits, hatch=partial(crew.hatch, n), publish_s=d.publish_s, drain_s=d.rollout_s,
+        ProcessEngine(n, spec, log, waits, hatch=partial(crew.hatch, n), publish_s=d.publish_s,
                       max_restarts=restarts, slice_size=slice_size(job), **shared)
         for n in names
     ]  # fmt: skip
-    learner = ProcessLearner(spec, log, waits, hatch=partial(crew.hatch, LEARNER), step_s=d.step_s, **shared)
-    return processes, learner
+    process = ProcessLearner(spec, log, waits, hatch=partial(crew.hatch, LEARNER), step_s=d.step_s, **shared)
+    return processes, process
 
 
 def _scoring_events(log: EventLog) -> Callable[[str, str, str], None]:

@@ -69,3 +69,14 @@ def reward(text: str, answer: Any, info: dict[str, Any]) -> Any:
         die()
     odd: dict[str, Any] = {"nan": math.nan, "inf": math.inf, "none": None, "str": "1.0", "list": [1], "true": True}
     return odd[kind] if kind in odd else float(text == answer)
+
+
+async def async_reward(text: str, answer: Any, info: dict[str, Any]) -> float:
+    return 1.0
+
+
+def two_arguments(text: str, answer: Any) -> float:
+    return 1.0
+
+
+not_a_function = 5

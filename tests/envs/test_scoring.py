@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import scoring_functions as f
 
 from stretto.envs.scoring import InlineScoring, ScoringPool
+from stretto.envs.verifiers import Run, UserFunction
 from stretto.errors import DataError, DeadlineError, WorkerError
 
 
@@ -173,6 +175,67 @@ def test_a_pool_that_cannot_start_says_why_instead_of_waiting(monkeypatch: pytes
         pool = ScoringPool(1)
         with pytest.raises(WorkerError, match="broken interpreter"):
             await pool.call(f.add, 1, 1)
+        await pool.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize("function", [f.hang, f.die])
+def test_a_pool_none_of_whose_first_calls_returns_gives_up_and_says_so_once(function: Any) -> None:
+    async def body() -> None:
+        heard: list[BaseException] = []
+        pool = ScoringPool(2, deadline_s=0.1)
+        pool.hear_death(heard.append)
+        results = await asyncio.gather(*(pool.call(function) for _ in range(40)), return_exceptions=True)
+        assert all(isinstance(r, DeadlineError | WorkerError) for r in results)
+        (error,) = heard
+        message = rf"none of the first 10 calls returned\. The last one: .*scoring_functions:{function.__name__}"
+        assert re.search(message, str(error))
+        with pytest.raises(WorkerError, match="none of the first"):
+            await pool.call(f.add, 1, 1)
+        await pool.close()
+
+    run(body())
+
+
+def test_a_pool_that_has_returned_something_outlives_calls_that_hang() -> None:
+    async def body() -> None:
+        pool = ScoringPool(1, deadline_s=0.1)
+        assert await pool.call(f.add, 1, 1, deadline_s=10) == 2
+        await asyncio.gather(*(pool.call(f.die) for _ in range(12)), return_exceptions=True)
+        assert await pool.call(f.add, 1, 1, deadline_s=10) == 2
+        await pool.close()
+
+    run(body())
+
+
+def test_no_call_pays_for_imports_not_even_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "heavy_reward.py").write_text(
+        "import time\ntime.sleep(1)\ndef f(text, answer, info): return float(text == answer)\n"
+        "def hang(text, answer, info):\n    while True: pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    async def body() -> None:
+        pool = ScoringPool(1, deadline_s=0.8, imports=("heavy_reward:f",))
+        good, bad = (Run(UserFunction(f"heavy_reward:{name}")) for name in ("f", "hang"))
+        for _ in range(2):
+            assert (await pool.call(good, "1", "1", {})).reward == 1.0
+            with pytest.raises(DeadlineError, match=r"^reward heavy_reward:hang ran past its deadline"):
+                await pool.call(bad, "1", "1", {})
+        await pool.close()
+
+    run(body())
+
+
+def test_a_pool_whose_imports_fail_says_what_failed() -> None:
+    async def body() -> None:
+        heard: list[BaseException] = []
+        pool = ScoringPool(1, imports=("scoring_functions:nothing",))
+        pool.hear_death(heard.append)
+        with pytest.raises(WorkerError, match="did not start: reward = 'scoring_functions:nothing'"):
+            await pool.call(f.add, 1, 1)
+        assert len(heard) == 1
         await pool.close()
 
     run(body())

@@ -128,7 +128,11 @@ def test_the_configured_reward_replaces_the_environments_own(chars: LightTokeniz
     [
         ({"reward": "exakt"}, "did you mean 'exact'"),
         ({"reward": "scoring_functions:rewart"}, "did you mean 'reward'"),
-        ({"reward": "no_such_module:f"}, "no_such_module"),
+        ({"reward": "no_such_module:f"}, "can't import 'no_such_module': No module named 'no_such_module'$"),
+        ({"reward": "scoring_functions:not_a_function"}, "not a function; expected f"),
+        ({"reward": "scoring_functions:async_reward"}, "an async function"),
+        ({"reward": "scoring_functions:two_arguments"}, "too many positional arguments; expected f"),
+        ({"reward": "module:"}, "expected 'module:name'"),
         ({"reward": "regex", "reward_options": {"pattern": "("}}, "reward_options"),
         ({"reward": "numeric", "reward_options": {"tol": 1}}, "unknown option 'tol'"),
         ({"reward_options": {"tolerance": 1}}, "reward is not"),

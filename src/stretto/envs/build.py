@@ -22,3 +22,9 @@ def build_environment(config: RunConfig) -> Environment:
     elif config.reward_options:
         raise ConfigError("reward_options is set, but reward is not: name the verifier that they belong to")
     return env
+
+
+def scoring_imports(env: Environment) -> tuple[str, ...]:
+    """What a scoring process of ``env`` loads before its first call, so that no reward pays for it."""
+    verifier = getattr(env, "verifier", None)
+    return ("stretto.envs.verifiers", *getattr(env, "scoring_imports", ()), *getattr(verifier, "imports", ()))

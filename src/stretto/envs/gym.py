@@ -46,6 +46,8 @@ class ReasoningGym(SingleTurn):
     partial_credit: bool = False
     held_out: float = 0.1
 
+    scoring_imports = ("stretto.envs.gym", "reasoning_gym")
+
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
             raise ConfigError(f"env.held_out = {self.held_out}: must lie between 0 and 1")

@@ -7,22 +7,19 @@ Every process is replaced at once and none outlives the parent.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import pickle
-import signal
 import socket
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.envs.scoring_child import HEADER
+from stretto.envs.scoring_child import HEADER, START_DEADLINE_S, command, first_message
+from stretto.envs.scoring_process import ScoringProcess, keep_tail, receive
 from stretto.errors import DataError, DeadlineError, WorkerError
 
-_TAIL_BYTES = 4096
-_START_DEADLINE_S = 60.0
 _MAX_FAILED_STARTS = 3
+_MAX_FIRST_FAILURES = 10
+"""So many calls that hang or kill their process, before any call returned, end the pool."""
 OnEvent = Callable[[str, str, str], None]
 """Called as (``up`` | ``down``, worker name, reason)."""
 
@@ -51,42 +48,19 @@ class _Job:
     result: asyncio.Future[Any]
 
 
-@dataclass(slots=True)
-class _Process:
-    handle: asyncio.subprocess.Process
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    tail: bytearray
-    drain: asyncio.Task[None]
-    exit: asyncio.Task[int]
-
-    async def kill(self) -> None:
-        """SIGKILL to the process and to what it started, then wait until it is gone."""
-        if self.handle.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.handle.pid, signal.SIGKILL)
-        await asyncio.wait({self.exit})  # not `await self.exit`: cancelling this kill must not cancel the watch
-        self.writer.close()
-        # A grandchild in a session of its own may hold the pipe open: don't wait for its end.
-        await asyncio.wait({self.drain}, timeout=0.2)
-        self.drain.cancel()
-        # Process has no public close; without it such a pipe would stay open until garbage collection.
-        self.handle._transport.close()  # type: ignore[attr-defined]
-
-    def said(self) -> str:
-        """The tail of what it printed."""
-        text = bytes(self.tail).decode(errors="replace").strip()
-        return f"; it last printed:\n{text}" if text else "; it printed nothing"
-
-
 class ScoringPool:
-    """``processes`` killable processes behind one bounded queue; ``deadline_s`` counts a call's own run time."""
+    """``processes`` killable processes behind one bounded queue; ``deadline_s`` counts a call's own run time.
+
+    Each process first loads ``imports`` (modules, ``module:function`` of rewards); no call pays for that, not even
+    after a restart. When no process can start, or none of the first calls returns, the pool ends: see ``hear_death``.
+    """
 
     def __init__(
         self,
         processes: int = 1,
         deadline_s: float = 20.0,
         *,
+        imports: Sequence[str] = (),
         queue_size: int = 4096,
         on_event: OnEvent | None = None,
     ) -> None:
@@ -94,9 +68,13 @@ class ScoringPool:
         self._deadline_s = deadline_s
         self._on_event = on_event or (lambda kind, worker, reason: None)
         self._queue: asyncio.Queue[_Job] = asyncio.Queue(queue_size)
-        self._alive: dict[int, _Process] = {}
+        self._alive: dict[int, ScoringProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._imports = tuple(imports)
         self._broken: WorkerError | None = None
+        self._returned = False
+        self._first_failures = 0
+        self._on_death: Callable[[BaseException], None] = lambda error: None
         self._closed = False
 
     @property
@@ -108,6 +86,10 @@ class ScoringPool:
     def queued(self) -> int:
         """Calls that wait for a process."""
         return self._queue.qsize()
+
+    def hear_death(self, on_death: Callable[[BaseException], None]) -> None:
+        """Call this when the pool has given up: every later call would fail with the same error."""
+        self._on_death = on_death
 
     async def start(self) -> None:
         """Start the processes in the background; calls may be queued at once. Called by the first ``call``."""
@@ -122,7 +104,8 @@ class ScoringPool:
         await self.start()
         if self._broken is not None:
             raise self._broken
-        name = f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', function)}"
+        name = getattr(function, "name", None)
+        name = name or f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', function)}"
         if getattr(function, "__module__", None) == "__main__":
             raise DataError(f"{name}: another process can't import the main script; move the function to a module")
         try:
@@ -162,7 +145,7 @@ class ScoringPool:
                     failed += 1
                     self._on_event("down", f"scoring-{slot}", str(error))
                     if failed >= _MAX_FAILED_STARTS:
-                        self._broken = error
+                        self._give_up(error)
                         break
                     continue
                 failed = 0
@@ -176,23 +159,45 @@ class ScoringPool:
                     job, waiting = waiting.result(), None
                     if not job.result.cancelled():
                         reason = await self._run(process, job)
+                        self._count_first(reason)
                 await process.kill()
                 self._alive.pop(slot, None)
                 self._on_event("down", f"scoring-{slot}", reason)
+                if self._broken is not None:
+                    break
         finally:
             if waiting is not None:
                 if waiting.done() and not waiting.cancelled():  # taken, not run: it fails with the rest of the queue
                     self._queue.put_nowait(waiting.result())
                 waiting.cancel()
-        self._fail_queue(self._broken)
+        if self._broken is not None:
+            self._fail_queue(self._broken)
 
-    async def _run(self, process: _Process, job: _Job) -> str:
+    def _count_first(self, reason: str) -> None:
+        """``reason``: why the call cost its process its life (empty: it returned or raised)."""
+        if not reason:
+            self._returned = True
+        if self._returned:
+            return
+        self._first_failures += 1
+        if self._first_failures >= _MAX_FIRST_FAILURES:
+            self._give_up(WorkerError(
+                f"scoring: none of the first {self._first_failures} calls returned. The last one: {reason}. "
+                "Fix the function, or raise deadlines.score_s if it needs more time"
+            ))  # fmt: skip
+
+    def _give_up(self, error: WorkerError) -> None:
+        if self._broken is None:
+            self._broken = error
+            self._on_death(error)
+
+    async def _run(self, process: ScoringProcess, job: _Job) -> str:
         """One call; returns why the process can't go on (empty: it can)."""
         try:
             async with asyncio.timeout(job.deadline_s):
                 process.writer.write(HEADER.pack(len(job.payload)) + job.payload)
                 await process.writer.drain()
-                ok, value = await _receive(process.reader)
+                ok, value = await receive(process.reader)
         except TimeoutError:
             reason = f"{job.name} ran past its deadline of {job.deadline_s:g} s; its process was killed"
             error: Exception = DeadlineError(reason)
@@ -219,14 +224,13 @@ class ScoringPool:
             job.result.set_exception(error)
         return reason
 
-    async def _start(self, slot: int) -> _Process:
+    async def _start(self, slot: int) -> ScoringProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_connection(sock=ours)
             try:
                 handle = await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", "from stretto.envs.scoring_child import main; main()",
-                    str(theirs.fileno()), str(os.getpid()),
+                    *command(theirs.fileno()),
                     stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
                     pass_fds=(theirs.fileno(),), start_new_session=True,
                 )  # fmt: skip
@@ -238,31 +242,22 @@ class ScoringPool:
         # No await between here and the entry in _alive: a cancelled start must not lose its process.
         tail = bytearray()
         assert handle.stdout is not None
-        process = _Process(
+        process = ScoringProcess(
             handle, reader, writer, tail,
-            asyncio.create_task(_keep_tail(handle.stdout, tail)), asyncio.create_task(handle.wait()),
+            asyncio.create_task(keep_tail(handle.stdout, tail)), asyncio.create_task(handle.wait()),
         )  # fmt: skip
         self._alive[slot] = process
         try:
-            paths = pickle.dumps([entry for entry in sys.path if entry])
-            writer.write(HEADER.pack(len(paths)) + paths)
-            async with asyncio.timeout(_START_DEADLINE_S):
-                await _receive(reader)
+            writer.write(first_message(self._imports))
+            async with asyncio.timeout(START_DEADLINE_S):
+                ready, value = await receive(reader)
+            failure = "" if ready else f": {value}"
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
+            await asyncio.wait({process.drain}, timeout=0.2)
+            failure = f" ({type(error).__name__}){process.said()}"
+        if failure:
             await process.kill()
             self._alive.pop(slot, None)
-            raise WorkerError(f"scoring process did not start ({type(error).__name__}){process.said()}") from error
+            raise WorkerError(f"scoring process did not start{failure}")
         self._on_event("up", f"scoring-{slot}", "")
         return process
-
-
-async def _receive(reader: asyncio.StreamReader) -> tuple[bool, Any]:
-    (count,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-    ok, value = pickle.loads(await reader.readexactly(count))
-    return ok, value
-
-
-async def _keep_tail(stream: asyncio.StreamReader, tail: bytearray) -> None:
-    while part := await stream.read(4096):
-        tail += part
-        del tail[:-_TAIL_BYTES]

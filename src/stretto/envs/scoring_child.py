@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import pickle
 import signal
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 HEADER = struct.Struct("<Q")
+START_DEADLINE_S = 60.0
+"""For the start of a scoring process, imports included."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -34,7 +38,19 @@ def _read(connection: socket.socket, count: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _receive(connection: socket.socket) -> bytes | None:
+def command(fd: int) -> list[str]:
+    """What starts a scoring process of this one; ``fd``: its end of the socket."""
+    return [sys.executable, "-c", "from stretto.envs.scoring_child import main; main()", str(fd), str(os.getpid())]
+
+
+def first_message(imports: Sequence[str]) -> bytes:
+    """Where the child finds modules, and what it imports before it is ready: modules, ``module:function``."""
+    payload = pickle.dumps(([entry for entry in sys.path if entry], list(imports)))
+    return HEADER.pack(len(payload)) + payload
+
+
+def receive(connection: socket.socket) -> bytes | None:
+    """One message; None at the end."""
     header = _read(connection, HEADER.size)
     return None if header is None else _read(connection, HEADER.unpack(header)[0])
 
@@ -49,16 +65,31 @@ def _send(connection: socket.socket, ok: bool, value: Any) -> None:
     connection.sendall(HEADER.pack(len(payload)) + payload)
 
 
+def _import(name: str) -> None:
+    if ":" in name:
+        from stretto.envs.verifiers import user_function
+
+        user_function(name)
+    else:
+        importlib.import_module(name)
+
+
 def serve(connection: socket.socket) -> None:
-    """Answer calls until the parent closes the socket. The first message holds the parent's ``sys.path``."""
-    first = _receive(connection)
+    """Answer calls until the parent closes the socket. Imports that fail are the answer to the first message, and the
+    last one."""
+    first = receive(connection)
     if first is None:
         return
-    for entry in pickle.loads(first):
-        if entry not in sys.path:
-            sys.path.append(entry)
+    paths, imports = pickle.loads(first)
+    sys.path += [entry for entry in paths if entry not in sys.path]
+    try:
+        for name in imports:
+            _import(name)
+    except Exception as error:
+        _send(connection, False, error)
+        return
     _send(connection, True, "ready")
-    while (message := _receive(connection)) is not None:
+    while (message := receive(connection)) is not None:
         try:
             function, args = pickle.loads(message)
             value = function(*args)

@@ -68,7 +68,7 @@ class ToolAgent:
             raise ConfigError(f"env.held_out = {self.held_out}: must lie between 0 and 1")
         self._low = 10 ** (self.digits - 1) if self.digits > 1 else 0
         self._span = 10**self.digits - self._low
-        self._verifier: Verifier | None = None
+        self.verifier: Verifier | None = None
 
     def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
         """Give the tokenizer and the seed of the task order."""
@@ -78,7 +78,7 @@ class ToolAgent:
 
     def use_verifier(self, verifier: Verifier) -> None:
         """Score the final answer with ``verifier`` instead of exact equality."""
-        self._verifier = verifier
+        self.verifier = verifier
 
     @property
     def epoch_size(self) -> int | None:
@@ -138,9 +138,9 @@ class ToolAgent:
         return transcript.finish(0.0, terminated=False, truncated=True, info={"truncated_by": why})
 
     async def _score(self, client: Client, task: Task, text: str) -> Score:
-        if self._verifier is None:
+        if self.verifier is None:
             return normalize(text.strip() == task.answer)
-        return await score(self._verifier, client, text, task.answer, task.info)
+        return await score(self.verifier, client, text, task.answer, task.info)
 
     def latency_s(self, uniform: float) -> float:
         """The tool's latency at this quantile: its median at 0.5."""

@@ -7,14 +7,17 @@ number or absent with a reason; absent never trains.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stretto.components import Registry, load_object
+from stretto.components import Registry, load_object, split_path
 from stretto.envs.base import Client
+from stretto.envs.trial import try_function
 from stretto.errors import ConfigError, DataError, DeadlineError, WorkerError
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -38,8 +41,8 @@ def make_verifier(kind: str, options: Mapping[str, Any] | None = None) -> Verifi
         return VERIFIERS.build(kind, options or {}, "reward")
     if options:
         raise ConfigError(f"reward_options: reward = {kind!r} is a function and takes none")
-    if not callable(load_object(kind, "reward")):
-        raise ConfigError(f"reward = {kind!r}: not a function; expected f(text, answer, info) -> float")
+    split_path(kind, "reward")
+    try_function(kind)
     return UserFunction(kind)
 
 
@@ -121,6 +124,7 @@ class MathVerify:
     """1 if the package ``math-verify`` finds text and answer mathematically equal."""
 
     cheap = False
+    imports = ("math_verify",)
 
     def __post_init__(self) -> None:
         import importlib.util
@@ -136,12 +140,33 @@ class MathVerify:
         return float(verify(expected, parse(text, parsing_timeout=None), timeout_seconds=None))
 
 
+def user_function(path: str) -> Callable[..., Any]:
+    """Import a user's ``module:function``; ``ConfigError`` if it can't be called as f(text, answer, info)."""
+    function = load_object(path, "reward")
+    expected = "expected f(text, answer, info) -> float"
+    if not callable(function) or inspect.isclass(function):
+        raise ConfigError(f"reward = {path!r}: not a function; {expected}")
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"reward = {path!r}: an async function; {expected}, without async")
+    with contextlib.suppress(ValueError):  # a function in C without a signature
+        try:
+            inspect.signature(function).bind("", "", {})
+        except TypeError as error:
+            raise ConfigError(f"reward = {path!r}: {error}; {expected}") from error
+    return function
+
+
 @dataclass(frozen=True)
 class UserFunction:
     """A user's ``module:function`` called as f(text, answer, info)."""
 
     path: str
     cheap = False
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """What a scoring process loads before its first call."""
+        return (self.path,)
 
     def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Any:
         return load_object(self.path, "reward")(text, answer, info)
@@ -170,9 +195,19 @@ def normalize(value: Any) -> Score:
     return Score(number)
 
 
-def run_verifier(verifier: Callable[..., Any], text: str, answer: Any, info: Mapping[str, Any]) -> Score:
-    """Module-level, so that a scoring process can be told to call it; a score is small and always picklable."""
-    return normalize(verifier(text, answer, info))
+@dataclass(frozen=True)
+class Run:
+    """A verifier's call as a scoring process makes it: a score is small and always picklable."""
+
+    verifier: Verifier
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"reward {getattr(self.verifier, 'path', type(self.verifier).__name__)}"
+
+    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+        return normalize(self.verifier(text, answer, info))
 
 
 async def score(verifier: Verifier, client: Client, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
@@ -181,12 +216,11 @@ async def score(verifier: Verifier, client: Client, text: str, answer: Any, info
     if verifier.cheap:
         return normalize(verifier(text, answer, info))
     try:
-        result: Score = await client.call(run_verifier, verifier, text, answer, dict(info))
+        result: Score = await client.call(Run(verifier), text, answer, dict(info))
         return result
     except DeadlineError as error:
         return Score(None, f"scoring passed its deadline: {error}")
     except WorkerError:
         raise
     except Exception as error:
-        name = getattr(verifier, "path", type(verifier).__name__)
-        raise DataError(f"reward {name} raised {type(error).__name__}: {error}") from error
+        raise DataError(f"{Run(verifier).name} raised {type(error).__name__}: {error}") from error
