@@ -112,6 +112,8 @@ def load_environment(config: RunConfig, mode: str, says: Says) -> tuple[Environm
     tokenizer = light_tokenizer(model_dir)
     check_vocabulary(model_dir, tokenizer)
     env.bind(tokenizer, config.seed)
+    if hasattr(env, "check_prompts"):
+        env.check_prompts(config.engine.max_tokens - 1)
     return env, model_dir, tokenizer.eos_ids
 
 

@@ -73,6 +73,8 @@ def test_a_rollout_is_scored_and_keeps_the_other_columns(tmp_path: Path, chars: 
         ({"question": "1+1="}, r"rows\.jsonl:3: no column 'target' .*env\.answer_column"),
         ({"prompt": "1+1=", "target": 2}, r"rows\.jsonl:3: no column 'question' \(columns: prompt, target\)"),
         ({"question": "", "target": 2}, r"rows\.jsonl:3: 'question' must be a non-empty text"),
+        ({"question": "\ud800", "target": 2}, r"rows\.jsonl:3: \\ud800 is half of a surrogate pair"),
+        ({"question": "1", "target": 2, "hint": "\udfff"}, r"rows\.jsonl:3: \\udfff is half of a surrogate pair"),
         ({"question": [{"role": "user"}], "target": 2}, r"rows\.jsonl:3: .*list of messages"),
         ({"question": "1+1=", "target": None}, r"rows\.jsonl:3: 'target' is empty"),
         ({"question": [{"role": "user", "content": "1"}], "target": 1}, r"rows\.jsonl:3: chat messages, but no chat"),
@@ -103,6 +105,24 @@ def test_missing_empty_and_wrong_sources_are_clear_errors(tmp_path: Path, chars:
         make(tmp_path, chars, [{"question": "é", "target": 1}]).task(0)
 
 
+def test_a_byte_order_mark_and_whole_surrogate_pairs_are_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "bom.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "1", "answer": 1}\n{"prompt": "\\ud83d\\ude00", "answer": 1}\n')
+    assert {row.prompt for row in Data(str(path), eval_fraction=0)._train} == {"1", "\U0001f600"}
+
+
+def test_prompts_that_do_not_fit_are_found_before_training(tmp_path: Path, chars: LightTokenizer) -> None:
+    rows = [*questions(4), {"question": "1" * 9, "target": 1}]
+    env = make(tmp_path, chars, rows, eval_fraction=0)
+    env.check_prompts(9)
+    with pytest.raises(DataError, match=r"rows\.jsonl:5: prompt of 9 tokens, and engine\.max_tokens = 9 must hold"):
+        env.check_prompts(8)
+    with pytest.raises(DataError, match=r"rows\.jsonl:5: prompt of 9 tokens, more than env\.max_prompt_tokens = 8"):
+        make(tmp_path, chars, rows, eval_fraction=0, max_prompt_tokens=8).check_prompts(100)
+    with pytest.raises(DataError, match=r"rows\.jsonl:5: the tokenizer has no token for 'é'"):
+        make(tmp_path, chars, [*questions(4), {"question": "é", "target": 1}]).check_prompts(100)
+
+
 def test_a_data_set_directory_reads_like_the_file(tmp_path: Path, chars: LightTokenizer) -> None:
     from datasets import Dataset, DatasetDict
 
@@ -111,6 +131,9 @@ def test_a_data_set_directory_reads_like_the_file(tmp_path: Path, chars: LightTo
     env.bind(chars, 0)
     file = make(tmp_path, chars, questions(12))
     assert [env.task(i).prompt.tolist() for i in range(11)] == [file.task(i).prompt.tolist() for i in range(11)]
+    Dataset.from_list([]).save_to_disk(tmp_path / "nothing")
+    with pytest.raises(DataError, match=r"env\.path = '.*nothing': holds no rows"):
+        Data(str(tmp_path / "nothing"))
     DatasetDict({"train": Dataset.from_list(questions(2))}).save_to_disk(tmp_path / "splits")
     with pytest.raises(DataError, match="splits train"):
         Data(str(tmp_path / "splits"))

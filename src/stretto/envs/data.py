@@ -64,6 +64,7 @@ class Data(SingleTurn):
             count = min(max(1, round(self.eval_fraction * len(keys))), len(keys) - 1) if self.eval_fraction else 0
             held_out = set(keys[:count])
             self._eval = list({row.key: row for row in rows if row.key in held_out}.values())
+        self._room: int | None = None
         self._train = [row for row in rows if row.key not in held_out]
         if not self._train:
             raise DataError(f"{self.path}: no training row is left after the evaluation rows were taken out")
@@ -80,6 +81,17 @@ class Data(SingleTurn):
             for row in (*self._train, *self._eval):
                 if not isinstance(row.prompt, str):
                     raise DataError(f"{row.where}: chat messages, but no chat template is used; give text prompts")
+
+    def check_prompts(self, room: int) -> None:
+        """Raise ``DataError`` for the first row whose prompt can't be encoded or is longer than ``room`` tokens (what
+        ``engine.max_tokens`` leaves) or ``max_prompt_tokens``. Rows that can't be too long aren't encoded: hardly any
+        tokenizer makes more tokens than bytes."""
+        self._room = room
+        limit = min(room, self.max_prompt_tokens or room)
+        around = len(self._ids(self._train[0])) if self._use_chat else 8
+        for row in (*self._train, *self._eval):
+            if self.tokenizer.by_character or len(row.key.encode()) + around > limit:
+                self._ids(row)
 
     @property
     def epoch_size(self) -> int | None:
@@ -102,6 +114,11 @@ class Data(SingleTurn):
             raise DataError(
                 f"{row.where}: prompt of {len(ids)} tokens, more than env.max_prompt_tokens = "
                 f"{self.max_prompt_tokens}; shorten or remove the row, or raise the limit"
+            )
+        if self._room is not None and len(ids) > self._room:
+            raise DataError(
+                f"{row.where}: prompt of {len(ids)} tokens, and engine.max_tokens = {self._room + 1} must hold it and "
+                "at least one new token; shorten or remove the row, or raise engine.max_tokens"
             )
         return ids
 
@@ -162,7 +179,7 @@ def _is_message(message: Any) -> bool:
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:  # some editors put a byte order mark first
         try:
             for number, line in enumerate(file, 1):
                 where = f"{path}:{number}"
@@ -176,9 +193,20 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     ) from error
                 if not isinstance(values, dict):
                     raise DataError(f"{where}: a JSON {type(values).__name__}; each line must be one object {{...}}")
+                if "\\ud" in line.lower():
+                    _check_surrogates(values, where)
                 yield where, values
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not UTF-8 text: {error}; convert the file") from error
+
+
+def _check_surrogates(values: dict[str, Any], where: str) -> None:
+    """Half of a surrogate pair is legal JSON, but no text: it can't be encoded, hashed or logged."""
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        bad = error.object[error.start : error.end].encode("unicode_escape").decode()
+        raise DataError(f"{where}: {bad} is half of a surrogate pair, no character; mend or remove the row") from None
 
 
 def _disk_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -186,6 +214,8 @@ def _disk_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         from datasets import Dataset, load_from_disk
     except ImportError as error:
         raise DataError(f"{path}: reading a data set directory needs: pip install datasets") from error
+    if _has_no_files(path):
+        return
     try:
         data = load_from_disk(str(path))
     except Exception as error:
@@ -194,3 +224,11 @@ def _disk_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise DataError(f"{path}: holds the splits {', '.join(data)}; give the directory of one, as {path / 'train'}")
     for number, values in enumerate(data):
         yield f"{path}: row {number}", dict(values)
+
+
+def _has_no_files(path: Path) -> bool:
+    """Whether this is a data set saved without rows, which the library writes but doesn't load."""
+    try:
+        return bool(json.loads((path / "state.json").read_text())["_data_files"] == [])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

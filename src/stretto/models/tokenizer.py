@@ -86,6 +86,11 @@ class LightTokenizer:
         return table
 
     @property
+    def by_character(self) -> bool:
+        """Whether every ordinary token is one character; other characters can't be encoded."""
+        return self._table is not None
+
+    @property
     def largest_id(self) -> int:
         """The largest id of an ordinary token."""
         return max((i for i in self.backend.get_vocab().values() if i not in self.special_ids), default=-1)
