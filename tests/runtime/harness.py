@@ -224,8 +224,9 @@ class Wired:
         env = self.env or (ChaoticEnvironment(costs, self.chaos) if self.chaos else ModelledEnvironment(costs))
         parts = Parts(
             config=c, rules=self.rules or build_rules(c), env=env, engines=list(engines),
-            learner=InlineLearner(ModelledLearner(), costs), scoring=InlineScoring(), sampling=SamplingParams(),
-            log=log, view=view, waits=waits, out=self.out, max_steps=c.max_steps, tasks_in_all=self.tasks_in_all,
+            learner=InlineLearner(ModelledLearner(), costs, waits, c.deadlines.step_s), scoring=InlineScoring(),
+            sampling=SamplingParams(), log=log, view=view, waits=waits, out=self.out, max_steps=c.max_steps,
+            tasks_in_all=self.tasks_in_all,
         )  # fmt: skip
         log.emit(
             "RunStart", format=FORMAT, mode="simulate", seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
@@ -269,5 +270,3 @@ def fuzz_case(seed: int, out: Path) -> Wired:
         for _ in range(rng.randint(1, 5)):
             kills.append((rng.uniform(0, 60), rng.randrange(engines), rng.choice([0.5, 20.0])))
     return Wired(configure(*settings), out, chaos, kills)
-
-

@@ -1,14 +1,19 @@
-"""Deadlines of equal length share one timer."""
+"""Deadlines of equal length share one timer; steps and weight updates have theirs in every mode."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from stretto.errors import DeadlockError
+from stretto.errors import DeadlineError, DeadlockError
 from stretto.runtime.clock import VirtualLoop, run_virtual
 from stretto.runtime.deadlines import Deadlines
+from stretto.runtime.events import read_events
+
+from .harness import assert_clean, rehearse, simulate
+from .runs import start
 
 
 def test_each_is_late_at_its_own_time_and_those_that_left_never() -> None:
@@ -59,3 +64,44 @@ def test_nothing_is_scheduled_once_all_have_left() -> None:
 
     with pytest.raises(DeadlockError, match=r"at t = 0\.000 s"):
         run_virtual(main(), VirtualLoop())
+
+
+# --- of the learner and of weight updates, in modelled time and inline ---
+
+RUN = ("prompts_per_step=2", "group_size=2", "engine.slots=4", "max_steps=3", "cluster.lengths.mean=20")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("deadlines.step_s=0.001", "cluster.step_base_s=0.5"), "the loop waited 0.001 s for learner: a learner step"),
+        (
+            ("deadlines.publish_s=1", "cluster.publish_s=2"),
+            "the weight update waited 1 s for engine-0: loading version",
+        ),
+    ],
+)
+def test_modelled_durations_meet_the_same_deadlines(settings: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DeadlineError, match=message):
+        simulate(tmp_path / "run", *RUN, *settings)
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    assert_clean(events)
+    assert events[-1]["reason"] == "failed"
+
+
+@pytest.mark.parametrize("setting", ["deadlines.step_s=0.001", "deadlines.publish_s=0.001"])
+def test_a_rehearsal_meets_the_same_deadlines(setting: str, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(DeadlineError, match=setting.split("=")[0]):
+        rehearse(tmp_path / "run", model, "max_steps=2", setting)
+
+
+def test_a_modelled_step_that_takes_long_and_meets_its_deadline_is_no_news(tmp_path: Path) -> None:
+    settings = ("deadlines.warn_s=0.01", "deadlines.step_s=1", "cluster.step_base_s=0.5")
+    _, events = simulate(tmp_path / "run", *RUN, *settings)
+    assert events[-1]["reason"] == "done"
+    assert not [e for e in events if e["e"] == "Waiting" and "step" in e["what"]]
+
+
+def test_an_inline_step_that_took_too_long_ends_the_run(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(DeadlineError, match=r"learner: a learner step; deadlines.step_s is over"):
+        start(tmp_path / "run", model, "max_steps=2", "deadlines.step_s=0.0001")

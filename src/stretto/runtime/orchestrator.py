@@ -12,13 +12,14 @@ import asyncio
 import contextlib
 from typing import Any
 
-from stretto.errors import StrettoError
+from stretto.errors import StrettoError, WorkerError
 from stretto.runtime.feeder import Feeder
 from stretto.runtime.manifest import Restored
 from stretto.runtime.parts import Outcome, Parts
 from stretto.runtime.publish import Publisher
 from stretto.runtime.recovery import checkpoint, restore_groups
 from stretto.runtime.trainer import Trainer
+from stretto.runtime.workers.base import EngineHandle
 
 
 class Orchestrator:
@@ -37,7 +38,8 @@ class Orchestrator:
         if restored is not None:
             self._feeder.next_task = restored.next_task
         self._publisher = Publisher(
-            self._engines, parts.rules.publish, parts.view, parts.log, self._c.control.in_flight,
+            self._engines, parts.rules.publish, parts.view, parts.log, parts.waits, self._c.deadlines,
+            self._c.control.in_flight,
             lambda: {g.pin for g in self._feeder.groups.running.values() if g.pin is not None}, self._log_published,
             self._feeder.wake, self.fail,
         )  # fmt: skip
@@ -136,7 +138,7 @@ class Orchestrator:
         staged = await p.learner.stage(slot)
         self._log_published(version, staged, start)
         self._publisher.first(version, staged)
-        await self._publisher.settled()
+        await self._publisher.serving()
 
     async def _train(self) -> str:
         p, c = self._p, self._c
@@ -154,18 +156,29 @@ class Orchestrator:
 
     async def _evaluate(self) -> None:
         assert self._p.evaluator is not None
-        await self._publisher.settled()
+        await self._publisher.serving()
         self._publisher.hold()
         try:
             newest = max(e.version for e in self._engines.values() if e.version is not None)
             engines = [e for e in self._engines.values() if e.version == newest]
             more = {}
             if self._c.eval.canary:
-                more["distance"] = {engine.name: await engine.distance() for engine in engines}
+                more["distance"] = await self._distances(engines)
             await self._p.evaluator.run(engines, self._loop.time, **more)
         finally:
             self._publisher.let_go()
         self._p.log.flush()
+
+    async def _distances(self, engines: list[EngineHandle]) -> dict[str, float]:
+        """How far each engine's weights are from its first ones; without those that die and come up again."""
+        found = {}
+        for engine in engines:
+            try:
+                found[engine.name] = await engine.distance()
+            except WorkerError:
+                if not engine.restarting:
+                    raise
+        return found
 
     # endings
 

@@ -12,9 +12,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from stretto.config.sections import Deadlines
 from stretto.control.hooks import Publish
 from stretto.control.view import View
+from stretto.errors import WorkerError
+from stretto.runtime.clock import VirtualLoop
 from stretto.runtime.events import EventLog
+from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Staging
 
 SLOTS = 2
@@ -39,6 +43,8 @@ class Publisher:
         rule: Publish,
         view: View,
         log: EventLog,
+        waits: Waits,
+        deadlines: Deadlines,
         in_flight: str,
         pinned: Callable[[], set[int]],
         published: Callable[[int, Any, float], None],
@@ -48,6 +54,10 @@ class Publisher:
         self._engines, self._rule, self._view, self._log = engines, rule, view, log
         self._in_flight, self._pinned, self._published = in_flight, pinned, published
         self._changed, self._fatal = changed, fatal
+        self._waits, self._warn = waits, not isinstance(asyncio.get_running_loop(), VirtualLoop)
+        drains = in_flight == "drain"  # what runs may take to its end before the load begins
+        self._load_s = deadlines.publish_s + (deadlines.rollout_s if drains else 0.0)
+        self._setting = "publish_s + deadlines.rollout_s" if drains else "publish_s"
         self._newest: Offer | None = None
         self._loading: dict[str, Offer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,6 +66,7 @@ class Publisher:
         self._again: set[str] = set()
         self._alive: set[int] = set()
         self._settling = False
+        self._spawned = asyncio.Event()
 
     @property
     def busy(self) -> bool:
@@ -105,7 +116,7 @@ class Publisher:
         """An engine came up again and needs weights, whatever the rule says."""
         if self._staging:
             self._again.add(engine.name)
-        elif engine.name not in self._loading:
+        elif self._newest is not None and engine.name not in self._loading:
             self._start(engine.name)
 
     def hold(self) -> None:
@@ -122,12 +133,30 @@ class Publisher:
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
+    async def serving(self) -> None:
+        """Wait until nothing is staged or loaded and an engine holds weights: the only one may be coming up again."""
+        await self.settled()
+        while all(engine.version is None for engine in self._engines.values()):
+            self._spawned.clear()
+            await self._spawned.wait()
+            await self.settled()
+
     async def free_slot(self, version: int) -> int:
         """The slot for this version, once nobody reads from it."""
         slot = version % SLOTS
-        while any(offer.slot == slot for offer in self._loading.values()):
-            await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        if self._readers(slot):
+            await self._waits.on(
+                self._unread(slot), "the learner", lambda: f"slot {slot} of the weights, from which "
+                f"{', '.join(self._readers(slot))} loads", self._load_s, self._setting, self._warn,
+            )  # fmt: skip
         return slot
+
+    def _readers(self, slot: int) -> list[str]:
+        return [name for name, offer in self._loading.items() if offer.slot == slot]
+
+    async def _unread(self, slot: int) -> None:
+        while self._readers(slot):
+            await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
 
     def _start(self, name: str) -> None:
         assert self._newest is not None
@@ -137,16 +166,21 @@ class Publisher:
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
+        self._spawned.set()
         task.add_done_callback(self._tasks.discard)
 
     async def _load(self, name: str, offer: Offer) -> None:
         try:
-            loaded = await self._engines[name].load(offer.staged, offer.slot, self._in_flight)
+            loading = self._engines[name].load(offer.staged, offer.slot, self._in_flight)
+            loaded = await self._waits.on(
+                loading, "the weight update", f"{name}: loading version {offer.version}", self._load_s, self._setting,
+                self._warn,
+            )  # fmt: skip
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             self._loading.pop(name, None)
-            if not self._engines[name].restarting:
+            if not isinstance(error, WorkerError) or not self._engines[name].restarting:
                 self._fatal(error)
             return
         self._loading.pop(name, None)

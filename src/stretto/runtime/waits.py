@@ -26,16 +26,18 @@ class Waits:
         self._next = 0
 
     async def on(
-        self, awaitable: Awaitable[T], owner: str, what: str | Callable[[], str], deadline_s: float, setting: str
-    ) -> T:
-        """Await with a deadline; ``setting`` names the config key that holds it."""
+        self, awaitable: Awaitable[T], owner: str, what: str | Callable[[], str], deadline_s: float, setting: str,
+        warn: bool = True,
+    ) -> T:  # fmt: skip
+        """Await with a deadline; ``setting`` names the config key that holds it. ``warn`` False: a long wait is no
+        news, as its length is modelled."""
         say = what if callable(what) else lambda: what
         loop = asyncio.get_running_loop()
         key, self._next = self._next, self._next + 1
         since = loop.time()
         self._current[key] = (owner, say, since)
         warning = None
-        if self._warn_s < deadline_s:
+        if warn and self._warn_s < deadline_s:
             warning = loop.call_later(self._warn_s, self._warn, key)
         try:
             async with asyncio.timeout(deadline_s):

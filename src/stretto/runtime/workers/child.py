@@ -233,6 +233,8 @@ class _LearnerProcess(_Process):
             keep_cores(spec["threads"])
         self.phase(f"loading the model from {spec['model_dir']}")
         self.learner = build_learner(spec["model_dir"], spec["config"], spec["max_steps"])
+        self.stepped = False
+        """Waits a step for the slot of its weights?"""
         self.phase("learning")
 
     def run(self) -> None:
@@ -247,13 +249,14 @@ class _LearnerProcess(_Process):
                     return
                 if kind == "step":
                     result = self.learner.step(message[1])
+                    self.stepped = not result.skipped
                     self.answer(
                         Stepped(result.version, result.skipped, result.metrics, None, result.reason, result.ratio)
                     )
-                    _, (_, slot) = self.wire.receive()
-                    if not result.skipped:  # while the parent prepares the next batch
-                        before = time.monotonic()
-                        staged = self.stage(slot)
+                elif kind == "slot":
+                    if self.stepped:  # while the parent prepares the next batch
+                        self.stepped, before = False, time.monotonic()
+                        staged = self.stage(message[1])
                         self.wire.send(("staged", Staging(staged, time.monotonic() - before)))
                 elif kind == "stage":
                     self.answer(self.stage(message[1]))
@@ -269,6 +272,8 @@ class _LearnerProcess(_Process):
                 else:
                     raise AssertionError(kind)
             except OSError as error:  # a full disk, say: the question failed, the learner did not
+                if self.number is None:  # nobody would hear it
+                    raise
                 self.refuse(error)
             except Exception as error:
                 if type(error).__name__ != "SafetensorError":  # how safetensors says OSError

@@ -7,6 +7,7 @@ swap and requests stop between two advances only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from stretto.cluster.costs import Costs
 from stretto.pool.columns import Columns
 from stretto.rollout.types import Engine, Report, Request
 from stretto.runtime.events import EventLog
+from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Loaded, Staging, Stepped
 from stretto.trajectory import Completion
 
@@ -133,18 +135,21 @@ class InlineEngine(EngineHandle):
 class InlineLearner:
     """Holds a passive learner in this process. In virtual time a step takes what the cost model says."""
 
-    def __init__(self, learner: PassiveLearner, costs: Costs | None) -> None:
+    def __init__(self, learner: PassiveLearner, costs: Costs | None, waits: Waits, step_s: float) -> None:
+        """``step_s``: the deadline of a step; a real one on the wall clock is noticed when it is over."""
         self._learner, self._costs = learner, costs
+        self._waits, self._step_s = waits, step_s
 
     async def start(self) -> None:
         """Nothing to bring up."""
 
     async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> Stepped:
         """Train on a batch."""
-        result = self._learner.step(columns)
-        tokens = int(columns["length"].sum())
-        await asyncio.sleep(self._costs.step_s(tokens) if self._costs is not None else 0)
-        free = await slot
+        with contextlib.closing(slot):
+            result = await self._waits.on(
+                self._step(columns), "the loop", "learner: a learner step", self._step_s, "step_s", self._costs is None
+            )
+            free = await slot
         staging = None
         if not result.skipped:  # now: this class may be in its next step when somebody awaits it
             staging = asyncio.get_running_loop().create_future()
@@ -152,6 +157,15 @@ class InlineLearner:
         return Stepped(
             result.version, result.skipped, result.metrics, staging, result.reason, getattr(result, "ratio", None)
         )
+
+    async def _step(self, columns: Columns) -> Any:
+        result = self._learner.step(columns)
+        if self._costs is not None:
+            await asyncio.sleep(self._costs.step_s(int(columns["length"].sum())))
+        else:
+            for _ in range(2):  # a timer that came due meanwhile fires after the first
+                await asyncio.sleep(0)
+        return result
 
     async def stage(self, slot: int) -> tuple[int, dict[str, Any]]:
         """(version, copies of the current weights)."""

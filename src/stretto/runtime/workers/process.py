@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import WorkerError
+from stretto.errors import InvariantError, WorkerError
 from stretto.pool.columns import Columns, unpack_completions
 from stretto.rollout.types import Report, Request
 from stretto.runtime.events import EventLog
@@ -24,8 +25,7 @@ class ProcessEngine(EngineHandle):
     """An engine in a child process; it decodes on its own while it has work and reports what finished.
 
     ``hatch`` starts a process. ``max_restarts`` > 0: a dead process is replaced, the newest weights are loaded again,
-    and its requests go on. Otherwise its death fails the run. ``drain_s``: how long requests may take to finish before
-    a load in mode ``drain``.
+    and its requests go on. Otherwise its death fails the run.
     """
 
     def __init__(
@@ -38,14 +38,13 @@ class ProcessEngine(EngineHandle):
         hatch: Callable[[], Spawned],
         startup_s: float,
         publish_s: float,
-        drain_s: float,
         shutdown_s: float,
         max_restarts: int,
         slice_size: int | None,
     ) -> None:
         super().__init__(name, log)
         self._spec = spec
-        self._startup_s, self._publish_s, self._drain_s, self._shutdown_s = startup_s, publish_s, drain_s, shutdown_s
+        self._startup_s, self._publish_s, self._shutdown_s = startup_s, publish_s, shutdown_s
         self._restarts_left = max_restarts
         self._make = lambda: ChildProcess(name, hatch(), waits, on_message=self._message, on_death=self._died)
         self._child = self._make()
@@ -83,18 +82,19 @@ class ProcessEngine(EngineHandle):
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
         """Swap weights between two steps; verified by the child against the checksum."""
-        drain_s = self._drain_s if in_flight == "drain" else 0.0
-        version, start = await self._child.ask(
-            ("load", slot, staged, in_flight), f"loading version {staged.version}", self._publish_s + drain_s,
-            "publish_s", "the weight update",
-        )  # fmt: skip
+        child = self._child
+        version, start = await child.call(("load", slot, staged, in_flight))
+        if child.error is not None:  # it died right after its answer: nothing may be sent to it
+            raise child.error
         if version != staged.version:
-            raise WorkerError(f"{self.name} was asked for version {staged.version} and loaded {version}")
+            raise InvariantError(f"{self.name} was asked for version {staged.version} and loaded {version}")
         self.opened(version)
         return Loaded(version, self.log.run_time(start))
 
     async def partials(self) -> dict[int, Completion]:
         """What running requests have sampled so far; nothing while the process is being replaced."""
+        if self.restarting:
+            return {}
         try:
             columns = await self._child.ask(("partials",), "its partial rollouts", self._publish_s, "publish_s")
         except WorkerError:
@@ -163,7 +163,8 @@ class ProcessEngine(EngineHandle):
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self.fail(error)
+            if self._restarting is asyncio.current_task():  # else it died while it came up, and the next one comes up
+                self.fail(error)
 
 
 class ProcessLearner:
@@ -183,9 +184,7 @@ class ProcessLearner:
         self._log, self._spec = log, spec
         self._startup_s, self._step_s, self._shutdown_s = startup_s, step_s, shutdown_s
         self._on_death: Callable[[BaseException], None] = lambda error: None
-        self._child = ChildProcess(
-            "learner", hatch(), waits, on_message=self._message, on_death=self._died
-        )
+        self._child = ChildProcess("learner", hatch(), waits, on_message=self._message, on_death=self._died)
         self._waits = waits
         self._staging: deque[asyncio.Future[Staging]] = deque()
 
@@ -210,6 +209,8 @@ class ProcessLearner:
     def _message(self, message: Any) -> None:
         kind, value = message
         if kind == "staged":
+            if not self._staging:
+                raise WorkerError("learner: it staged weights of no step")
             staged = self._staging.popleft()
             if not staged.done():
                 staged.set_result(value)
@@ -223,9 +224,12 @@ class ProcessLearner:
         """Train on a batch."""
         staged: asyncio.Future[Staging] = asyncio.get_running_loop().create_future()
         self._staging.append(staged)  # now: its message may come together with the answer
-        answering = self._ask(("step", columns), "a learner step")
-        self._child.post(("slot", await slot))
-        answer: Stepped = await answering
+        with contextlib.closing(slot), contextlib.closing(self._child.call(("step", columns))) as answering:
+            self._child.post(("slot", await slot))
+            # how long the slot took is the engines' affair, and has its own deadline
+            answer: Stepped = await self._waits.on(
+                answering, "the loop", "learner: a learner step", self._step_s, "step_s"
+            )
         if answer.skipped:
             self._staging.remove(staged)
             return answer

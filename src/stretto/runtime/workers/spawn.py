@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,12 +99,17 @@ class ChildProcess:
         """Process id while it lives."""
         return self._process.pid if self._process.poll() is None else None
 
+    @property
+    def error(self) -> BaseException | None:
+        """Why it is gone."""
+        return self._error
+
     async def start(self, spec: dict[str, Any], deadline_s: float) -> Any:
         """Give it its spec and wait until it is ready; returns what it says of itself."""
         reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=2**30)
         self._listener = asyncio.create_task(self._listen(reader), name=f"{self.name} listener")
-        return await self._question(
-            ("spec", spec), "start-up", lambda: f"{self.name}: {self._phase}", deadline_s, "startup_s"
+        return await self._waits.on(
+            self.call(("spec", spec)), "start-up", lambda: f"{self.name}: {self._phase}", deadline_s, "startup_s"
         )
 
     def post(self, message: Any) -> None:
@@ -112,15 +117,12 @@ class ChildProcess:
         if self._writer is not None and self._error is None:
             self._writer.write(encode((None, message)))
 
-    def ask(
-        self, message: Any, what: str, deadline_s: float, setting: str, owner: str = "the loop"
-    ) -> Awaitable[Any]:
+    def ask(self, message: Any, what: str, deadline_s: float, setting: str, owner: str = "the loop") -> Awaitable[Any]:
         """Send a message, now, and await its answer; several questions may be open at once."""
-        return self._question(message, owner, f"{self.name}: {what}", deadline_s, setting)
+        return self._waits.on(self.call(message), owner, f"{self.name}: {what}", deadline_s, setting)
 
-    def _question(
-        self, message: Any, owner: str, what: str | Callable[[], str], deadline_s: float, setting: str
-    ) -> Awaitable[Any]:
+    def call(self, message: Any) -> Coroutine[Any, Any, Any]:
+        """Send a message, now, and await its answer without a deadline: the caller has its own."""
         if self._error is not None:
             raise self._error
         if self._writer is None:
@@ -129,14 +131,11 @@ class ChildProcess:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._questions[number] = answer
         self._writer.write(encode((number, message)))
-        return self._answer(number, answer, owner, what, deadline_s, setting)
+        return self._answer(number, answer)
 
-    async def _answer(
-        self, number: int, answer: asyncio.Future[Any], owner: str, what: str | Callable[[], str], deadline_s: float,
-        setting: str,
-    ) -> Any:  # fmt: skip
+    async def _answer(self, number: int, answer: asyncio.Future[Any]) -> Any:
         try:
-            return await self._waits.on(answer, owner, what, deadline_s, setting)
+            return await answer
         finally:
             self._questions.pop(number, None)
 
@@ -157,8 +156,9 @@ class ChildProcess:
                 else:
                     self._on_message((kind, value))
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        await self._died(said)
+            await self._died(said)
+        except Exception as error:  # what a message set off here failed (a full disk under the log, say)
+            self._gone(error)
 
     async def _died(self, said: BaseException | None) -> None:
         if self._closing:
@@ -166,14 +166,19 @@ class ChildProcess:
         await self._exit(5.0)
         code = self._process.poll()
         if isinstance(said, StrettoError):
-            self._error = said
+            self._gone(said)
         else:
             how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited ({code})"
-            self._error = WorkerError(f"{self.name} {how} while {self._phase}; it last printed:\n{self._tail()}")
+            self._gone(WorkerError(f"{self.name} {how} while {self._phase}; it last printed:\n{self._tail()}"))
+
+    def _gone(self, error: BaseException) -> None:
+        """Nobody listens to it any more: whoever waits for an answer learns why."""
+        self._error = error
         for answer in self._questions.values():
             if not answer.done():
-                answer.set_exception(self._error)
-        self._on_death(self._error)
+                answer.set_exception(error)
+                answer.exception()  # marks it as seen: whoever asked may have ended
+        self._on_death(error)
 
     def _tail(self) -> str:
         with contextlib.suppress(OSError):

@@ -1,0 +1,101 @@
+"""Worker processes without processes: a test holds the child's end of the socket and speaks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stretto.runtime.events import Event, EventLog
+from stretto.runtime.waits import Waits
+from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
+from stretto.runtime.workers.spawn import Spawned
+from stretto.runtime.workers.wire import ChildWire
+
+
+class Child:
+    """What a worker process says and hears."""
+
+    pid = 1 << 30  # no such process
+
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair()
+        self.wire = ChildWire(theirs.detach())
+        self.returncode: int | None = None
+
+    def spawned(self) -> Spawned:
+        """As the parent gets it."""
+        return Spawned(self, self._ours, Path("/nonexistent"))  # type: ignore[arg-type]
+
+    def poll(self) -> int | None:
+        """Of ``subprocess.Popen``."""
+        return self.returncode
+
+    async def next(self) -> tuple[int | None, Any]:
+        """The next message of the parent: (number, content)."""
+        async with asyncio.timeout(5):
+            while not self.wire.poll():
+                await asyncio.sleep(0.001)
+        number, content = self.wire.receive()
+        return number, content
+
+    async def expect(self, kind: str) -> int | None:
+        """The next message must be of this kind; returns its number."""
+        number, content = await self.next()
+        assert content[0] == kind, content
+        return number
+
+    @property
+    def silent(self) -> bool:
+        """Has the parent sent nothing more?"""
+        return not self.wire.poll()
+
+    def answer(self, number: int | None, value: Any) -> None:
+        """Answer a question."""
+        self.wire.send(("answer", (number, value)))
+
+    async def come_up(self) -> None:
+        """Take the spec and be ready."""
+        self.answer(await self.expect("spec"), {})
+
+    def die(self) -> None:
+        """As by kill -9."""
+        if self.returncode is None:
+            self.returncode = -9
+            with contextlib.suppress(OSError):
+                self.wire._socket.shutdown(socket.SHUT_RDWR)
+            self.wire._socket.close()
+
+
+class Bench:
+    """A log, its waits and the children that come up one after another."""
+
+    def __init__(
+        self, children: int = 1, warn_s: float = 30.0, listener: Callable[[Event], None] | None = None
+    ) -> None:
+        self.events: list[Event] = []
+        self.log = EventLog(None, asyncio.get_running_loop().time)
+        self.log.hear(recording=[self.events.append] + ([listener] if listener is not None else []))
+        self.waits = Waits(self.log, warn_s)
+        self.children = [Child() for _ in range(children)]
+        self._hatched = iter(self.children)
+
+    def learner(self, step_s: float = 5.0) -> ProcessLearner:
+        """A handle of the first child."""
+        return ProcessLearner({}, self.log, self.waits, hatch=lambda: next(self._hatched).spawned(), startup_s=5,
+                              step_s=step_s, shutdown_s=1)  # fmt: skip
+
+    def engine(self, max_restarts: int = 0, publish_s: float = 5.0) -> ProcessEngine:
+        """A handle of the children, one after another."""
+        return ProcessEngine("engine-0", {}, self.log, self.waits, hatch=lambda: next(self._hatched).spawned(),
+                             startup_s=5, publish_s=publish_s, shutdown_s=1, max_restarts=max_restarts,
+                             slice_size=None)  # fmt: skip
+
+    async def close(self, handle: ProcessEngine | ProcessLearner) -> None:
+        """Everything ends."""
+        for child in self.children:
+            child.die()
+        await handle.close()

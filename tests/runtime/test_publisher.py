@@ -1,0 +1,297 @@
+"""When engines load: never from the slot that the learner writes to, always the newest, whoever died meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from stretto.config.sections import Deadlines
+from stretto.control.publish import EveryK, EveryStep
+from stretto.control.view import View
+from stretto.errors import DeadlineError, StrettoError, WeightsError, WorkerError
+from stretto.runtime.clock import VirtualLoop, run_virtual
+from stretto.runtime.events import Event, EventLog
+from stretto.runtime.publish import Publisher
+from stretto.runtime.waits import Waits
+from stretto.runtime.workers.base import EngineHandle, Loaded, Staging
+
+
+class Engine(EngineHandle):
+    """Loads when told to: ``gates`` holds the loads that run."""
+
+    restarting = False  # type: ignore[assignment]
+
+    def __init__(self, name: str, log: EventLog) -> None:
+        super().__init__(name, log)
+        self.gates: list[tuple[int, asyncio.Future[None]]] = []
+
+    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+        assert slot == staged % 2
+        gate = asyncio.get_running_loop().create_future()
+        self.gates.append((staged, gate))
+        await gate
+        self.opened(staged)
+        return Loaded(staged, self.log.now())
+
+    @property
+    def loading(self) -> list[int]:
+        return [version for version, gate in self.gates if not gate.done()]
+
+    async def finish(self, error: BaseException | None = None) -> None:
+        (gate,) = [gate for _, gate in self.gates if not gate.done()]
+        gate.set_exception(error) if error is not None else gate.set_result(None)
+        await settle()
+
+
+class Desk:
+    """A publisher with its engines; ``steps`` of the learner are told by hand."""
+
+    def __init__(self, engines: int = 1, rule: Any = None, in_flight: str = "keep", **deadlines: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.events: list[Event] = []
+        self.view = View()
+        self.log = EventLog(None, loop.time)
+        self.log.hear(deciding=[self.view], recording=[self.events.append])
+        self.log.emit("RunStart", mode="simulate", lag_bound=3, depth=3, prompts_per_step=1, group_size=1, engines=1,
+                      slots=1, max_steps=5, version=0)  # fmt: skip
+        self.engines = [Engine(f"engine-{i}", self.log) for i in range(engines)]
+        for engine in self.engines:
+            self.log.emit("WorkerUp", worker=engine.name)
+        self.failures: list[BaseException] = []
+        self.staging: dict[int, asyncio.Future[Staging]] = {}
+        self.publisher = Publisher(
+            {e.name: e for e in self.engines}, rule or EveryStep(), self.view, self.log, Waits(self.log, 30.0),
+            Deadlines(**deadlines), in_flight, set, lambda version, staged, start: None, lambda: None,
+            self.failures.append,
+        )  # fmt: skip
+
+    async def begin(self) -> None:
+        self.publisher.first(0, 0)
+        await settle()
+        for engine in self.engines:
+            await engine.finish()
+
+    async def step(self, version: int) -> None:
+        """The learner answers; its weights aren't staged yet."""
+        self.view.version = version
+        self.staging[version] = asyncio.get_running_loop().create_future()
+        self.publisher.offer(version, self.staging[version])
+        await settle()
+
+    async def staged(self, version: int) -> None:
+        self.staging[version].set_result(Staging(version, 0.0))
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def virtual(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run_virtual(scenario(), VirtualLoop())
+
+
+def test_nobody_starts_to_load_old_weights_while_new_ones_are_staged() -> None:
+    """Their slot has been promised to the learner."""
+
+    async def scenario() -> None:
+        desk = Desk(2)
+        await desk.begin()
+        slow, quick = desk.engines
+        await desk.step(1)
+        await desk.staged(1)
+        await quick.finish()
+        await desk.step(2)
+        await slow.finish()  # it has version 1 and could go on
+        desk.publisher.kick()
+        assert slow.loading == quick.loading == []
+        assert desk.publisher.busy
+        await desk.staged(2)
+        assert slow.loading == quick.loading == [2]
+
+    virtual(scenario)
+
+
+def test_an_engine_that_was_slow_skips_to_the_newest_weights() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        await desk.begin()
+        (engine,) = desk.engines
+        await desk.step(1)
+        await desk.staged(1)
+        await desk.step(2)
+        await desk.staged(2)
+        assert engine.loading == [1]
+        await engine.finish()
+        assert engine.loading == [2]
+
+    virtual(scenario)
+
+
+def test_a_slot_is_free_once_its_last_reader_is_done_and_the_wait_names_the_reader() -> None:
+    async def scenario() -> None:
+        desk = Desk(2, publish_s=10)
+        await desk.begin()
+        slow, quick = desk.engines
+        await desk.step(1)
+        await desk.staged(1)
+        await quick.finish()
+        assert await desk.publisher.free_slot(2) == 0
+        wait = asyncio.create_task(desk.publisher.free_slot(3))
+        await asyncio.sleep(5)
+        assert not wait.done()
+        named = desk.publisher._waits.describe()
+        assert "the learner waits for slot 1 of the weights, from which engine-0 loads" in named
+        await slow.finish()
+        assert await wait == 1
+
+    virtual(scenario)
+
+
+def test_an_engine_that_came_up_again_while_weights_are_staged_loads_these() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        await desk.begin()
+        (engine,) = desk.engines
+        await desk.step(1)
+        engine.version = None
+        desk.publisher.reload(engine)
+        await settle()
+        assert engine.loading == []
+        await desk.staged(1)
+        assert engine.loading == [1]
+
+    virtual(scenario)
+
+
+def test_an_engine_that_came_up_again_before_the_first_weights_loads_the_first_ones() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        (engine,) = desk.engines
+        desk.publisher.reload(engine)
+        await desk.begin()
+        assert engine.version == 0
+        assert len(engine.gates) == 1
+
+    virtual(scenario)
+
+
+def test_a_run_begins_when_an_engine_has_weights_though_the_first_load_met_a_death() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        (engine,) = desk.engines
+        desk.publisher.first(0, 0)
+        await settle()
+        engine.restarting = True  # type: ignore[misc]
+        serving = asyncio.create_task(desk.publisher.serving())
+        await engine.finish(WorkerError("engine-0 was killed"))
+        await asyncio.sleep(100)
+        assert not serving.done()
+        desk.publisher.reload(engine)
+        await settle()
+        await engine.finish()
+        await serving
+        assert not desk.failures
+
+    virtual(scenario)
+
+
+@pytest.mark.parametrize("error", [WeightsError("corrupt"), DeadlineError("late")])
+def test_what_else_goes_wrong_in_the_first_load_of_a_restarted_engine_ends_the_run(error: StrettoError) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        await desk.begin()
+        (engine,) = desk.engines
+        engine.restarting, engine.version = True, None  # type: ignore[misc]
+        desk.publisher.reload(engine)
+        await settle()
+        await engine.finish(error)
+        assert desk.failures == [error]
+
+    virtual(scenario)
+
+
+def test_staging_that_fails_ends_the_run() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        await desk.begin()
+        await desk.step(1)
+        error = WorkerError("the learner was killed")
+        desk.staging[1].set_exception(error)
+        await settle()
+        assert desk.failures == [error]
+        assert not desk.publisher.busy
+
+    virtual(scenario)
+
+
+def test_the_end_waits_for_weights_that_are_staged_and_loaded() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        await desk.begin()
+        (engine,) = desk.engines
+        await desk.step(1)
+        await desk.staged(1)
+        await desk.step(2)
+        end = asyncio.create_task(desk.publisher.settled())
+        await engine.finish()
+        await desk.staged(2)
+        assert not end.done()
+        await engine.finish()
+        await end
+        assert engine.version == 2
+
+    virtual(scenario)
+
+
+def test_every_kth_version_is_loaded_and_the_last_one() -> None:
+    async def scenario() -> None:
+        desk = Desk(rule=EveryK(2))
+        await desk.begin()
+        (engine,) = desk.engines
+        for version in range(1, 6):
+            await desk.step(version)
+            await desk.staged(version)
+            if engine.loading:
+                await engine.finish()
+        assert [version for version, _ in engine.gates] == [0, 2, 4, 5]
+
+    virtual(scenario)
+
+
+def test_an_evaluation_holds_loads_back_but_for_an_engine_without_weights() -> None:
+    async def scenario() -> None:
+        desk = Desk(2)
+        await desk.begin()
+        desk.publisher.hold()
+        await desk.step(1)
+        await desk.staged(1)
+        first, second = desk.engines
+        first.version = None
+        desk.publisher.reload(first)
+        await settle()
+        assert (first.loading, second.loading) == ([1], [])
+        desk.publisher.let_go()
+        await settle()
+        assert second.loading == [1]
+
+    virtual(scenario)
+
+
+@pytest.mark.parametrize(("in_flight", "seconds"), [("keep", 10), ("drain", 110)])
+def test_a_load_has_its_deadline_and_draining_has_the_rollouts_besides(in_flight: str, seconds: float) -> None:
+    async def scenario() -> None:
+        desk = Desk(in_flight=in_flight, publish_s=10, rollout_s=100)
+        desk.publisher.first(0, 0)
+        await asyncio.sleep(seconds - 1)
+        assert not desk.failures
+        await asyncio.sleep(2)
+        (error,) = desk.failures
+        assert f"waited {seconds} s for engine-0: loading version 0; deadlines.publish_s" in str(error)
+        assert not [e for e in desk.events if e["e"] == "Waiting"], "modelled time: a long load is no news"
+
+    virtual(scenario)

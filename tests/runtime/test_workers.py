@@ -1,0 +1,339 @@
+"""The conversation with worker processes, message by message: what is lost, late, out of order or said by the dying."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from stretto.errors import DeadlineError, StrettoError, WorkerError
+from stretto.observe.live import LiveView
+from stretto.pool.columns import pack_completions
+from stretto.rollout.types import Request, SamplingParams
+from stretto.runtime.workers.base import Staging, Stepped
+from stretto.runtime.workers.child import _LearnerProcess
+from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
+
+from .stubs import Bench, Child
+
+Scenario = Callable[..., Coroutine[Any, Any, None]]
+
+
+def stepped(version: int, skipped: bool = False) -> Stepped:
+    return Stepped(version, skipped, {})
+
+
+async def slot(number: int, after_s: float = 0.0) -> int:
+    await asyncio.sleep(after_s)
+    return number
+
+
+async def up(handle: ProcessEngine | ProcessLearner, child: Child) -> None:
+    await asyncio.gather(handle.start(), child.come_up())
+
+
+# --- the learner ---
+
+
+def test_a_step_its_slot_and_a_checkpoint_reach_the_learner_in_this_order() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        learner, (child,) = bench.learner(), bench.children
+        await up(learner, child)
+        step = asyncio.create_task(learner.step({}, slot(1, 0.1)))
+        number = await child.expect("step")
+        child.answer(number, stepped(1))
+        await asyncio.sleep(0.05)
+        assert not step.done(), "the slot isn't free yet"
+        assert child.silent
+        done = await step
+        save = asyncio.create_task(learner.save("here"))  # type: ignore[arg-type]
+        assert (await child.next())[1] == ("slot", 1)
+        saving = await child.expect("save")
+        child.wire.send(("staged", Staging("one", 0.5)))
+        child.answer(saving, None)
+        await save
+        assert done.staging is not None
+        assert (await done.staging).staged == "one"
+        await bench.close(learner)
+
+    asyncio.run(scenario())
+
+
+def test_a_slot_that_takes_long_is_not_counted_as_the_learners_step() -> None:
+    """A slow engine reads from the slot (drain): its load has its own deadline."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        learner, (child,) = bench.learner(step_s=0.1), bench.children
+        await up(learner, child)
+        step = asyncio.create_task(learner.step({}, slot(1, 0.3)))
+        child.answer(await child.expect("step"), stepped(1))
+        done = await step
+        await child.expect("slot")
+        assert done.staging is not None
+        with pytest.raises(DeadlineError, match=r"waited 0.1 s for the learner: staging version 1; deadlines.step_s"):
+            await done.staging
+        await bench.close(learner)
+
+    asyncio.run(scenario())
+
+
+def test_a_skipped_step_stages_nothing_and_the_next_one_gets_its_own_weights() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        learner, (child,) = bench.learner(), bench.children
+        await up(learner, child)
+        found = []
+        for version, skipped in ((1, False), (1, True), (2, False)):
+            step = asyncio.create_task(learner.step({}, slot(version)))
+            child.answer(await child.expect("step"), stepped(version, skipped))
+            await child.expect("slot")
+            done = await step
+            if skipped:
+                assert done.staging is None
+            else:
+                found.append(done.staging)
+                # the second one's message comes late, together with the first one's
+                if version == 2:
+                    child.wire.send(("staged", Staging("version 1", 0.0)))
+                    child.wire.send(("staged", Staging("version 2", 0.0)))
+        assert [(await s).staged for s in found if s is not None] == ["version 1", "version 2"]
+        await bench.close(learner)
+
+    asyncio.run(scenario())
+
+
+def test_a_learner_that_dies_before_its_weights_are_staged_tells_whoever_waits_for_them() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        learner, (child,) = bench.learner(), bench.children
+        deaths: list[BaseException] = []
+        learner.hear_death(deaths.append)
+        await up(learner, child)
+        step = asyncio.create_task(learner.step({}, slot(1)))
+        child.answer(await child.expect("step"), stepped(1))
+        done = await step
+        child.die()
+        assert done.staging is not None
+        with pytest.raises(WorkerError, match="learner was killed by SIGKILL"):
+            await done.staging
+        assert [str(d).splitlines()[0] for d in deaths] == [e["reason"] for e in bench.events if e["e"] == "WorkerDown"]
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            await learner.step({}, slot(0))
+        await bench.close(learner)
+
+    asyncio.run(scenario())
+
+
+def test_a_learner_that_dies_while_its_slot_is_taken_ends_the_step() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        learner, (child,) = bench.learner(), bench.children
+        await up(learner, child)
+        step = asyncio.create_task(learner.step({}, slot(1, 0.2)))
+        await child.expect("step")
+        child.die()
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            await step
+        await bench.close(learner)
+
+    asyncio.run(scenario())
+
+
+def test_weights_that_never_come_are_named_on_the_console_while_everybody_waits() -> None:
+    async def scenario() -> None:
+        printed = io.StringIO()
+        live = LiveView("plain", 10, console=Console(file=printed, width=200), every_s=1000)
+        bench = Bench(warn_s=0.1, listener=live)
+        learner, (child,) = bench.learner(step_s=0.4), bench.children
+        await up(learner, child)
+        step = asyncio.create_task(learner.step({}, slot(1)))
+        child.answer(await child.expect("step"), stepped(1))
+        done = await step
+        assert done.staging is not None
+        with pytest.raises(DeadlineError):
+            await done.staging
+        assert "waiting 0s: the weight update waits for the learner: staging version 1" in printed.getvalue()
+        await bench.close(learner)
+
+    asyncio.run(scenario())
+
+
+def test_an_error_in_taking_in_a_message_is_not_lost() -> None:
+    """A full disk under the log, say: the listener must not end in silence."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        learner, (child,) = bench.learner(), bench.children
+        deaths: list[BaseException] = []
+        learner.hear_death(deaths.append)
+        await up(learner, child)
+        child.wire.send(("staged", Staging("of no step", 0.0)))
+        saving = asyncio.create_task(learner.save("here"))  # type: ignore[arg-type]
+        with pytest.raises(WorkerError, match="staged weights of no step"):
+            await saving
+        assert len(deaths) == 1
+        await bench.close(learner)
+
+    asyncio.run(scenario())
+
+
+class Script:
+    """A wire with prepared messages; keeps what is said."""
+
+    def __init__(self, *messages: Any) -> None:
+        self._left = list(messages)
+        self.said: list[Any] = []
+
+    def receive(self) -> Any:
+        return self._left.pop(0)
+
+    def send(self, message: Any) -> None:
+        self.said.append(message)
+
+
+def learner_process(wire: Script, step: Callable[[Any], Any]) -> _LearnerProcess:
+    process = _LearnerProcess.__new__(_LearnerProcess)
+    process.wire, process.stepped = wire, False  # type: ignore[assignment]
+    process.learner = SimpleNamespace(step=step, version=1, weights=dict, save=lambda path: None)
+    process.store = SimpleNamespace(stage=lambda slot, version, weights: (slot, version))
+    return process
+
+
+def result(columns: Any, skipped: bool = False) -> Any:
+    return SimpleNamespace(version=1, skipped=skipped, metrics={}, reason=None, ratio=None)
+
+
+def test_the_learner_process_answers_a_step_then_stages_it_then_saves() -> None:
+    wire = Script((0, ("step", {})), (None, ("slot", 1)), (1, ("save", "x")), (None, ("close",)))
+    learner_process(wire, result).run()
+    assert [kind for kind, _ in wire.said] == ["answer", "staged", "answer"]
+    assert wire.said[1][1].staged == (1, 1)
+    assert wire.said[2][1] == (1, None)
+
+
+def test_the_learner_process_stages_nothing_for_a_skipped_or_refused_step() -> None:
+    def full(columns: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    for step, kind in ((lambda c: result(c, skipped=True), "answer"), (full, "refused")):
+        wire = Script((0, ("step", {})), (None, ("slot", 1)), (None, ("close",)))
+        learner_process(wire, step).run()
+        assert [k for k, _ in wire.said] == [kind]
+
+
+def test_the_learner_process_closes_while_it_waits_for_a_slot() -> None:
+    wire = Script((0, ("step", {})), (None, ("close",)))
+    learner_process(wire, result).run()
+    assert [kind for kind, _ in wire.said] == ["answer"]
+
+
+def test_an_error_that_nobody_asked_for_ends_the_learner_process() -> None:
+    def full(slot: int, version: int, weights: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    wire = Script((0, ("step", {})), (None, ("slot", 1)), (None, ("close",)))
+    process = learner_process(wire, result)
+    process.store = SimpleNamespace(stage=full)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="No space"):
+        process.run()
+
+
+# --- the engine ---
+
+
+def request(id: int) -> Request:
+    return Request(id, id, id, np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=4))
+
+
+STAGED = SimpleNamespace(version=0)
+
+
+def test_an_engine_that_answers_a_load_and_dies_at_once_gets_no_requests_and_the_next_one_all() -> None:
+    async def scenario() -> None:
+        bench = Bench(2)
+        engine, (first, second) = bench.engine(max_restarts=1), bench.children
+        back = asyncio.Event()
+        engine.on_restart = lambda e: back.set()
+        await up(engine, first)
+        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
+        engine.submit(request(1))
+        number = await first.expect("load")
+        assert number is not None
+        engine._child._questions[number].set_result((0, 0.0))  # answer and end in one turn of the event loop
+        first.die()
+        engine._child._gone(WorkerError("engine-0 was killed by SIGKILL"))
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            await load
+        assert engine.version is None
+        assert engine.restarting
+        waiting = engine.submit(request(2))  # its client asks again
+        await second.come_up()
+        await back.wait()
+        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
+        second.answer(await second.expect("load"), (0, 0.0))
+        await load
+        _, (kind, (_, _, rows)) = await second.next()
+        assert kind == "add"
+        assert 2 in [row[0] for row in rows]
+        assert not waiting.done()
+        assert not engine.restarting
+        await bench.close(engine)
+
+    asyncio.run(scenario())
+
+
+def test_a_restarting_engine_has_no_partial_rollouts_and_nobody_waits_for_them() -> None:
+    """Its imports take longer than a weight update may."""
+
+    async def scenario() -> None:
+        bench = Bench(2)
+        engine, (first, second) = bench.engine(max_restarts=1, publish_s=0.05), bench.children
+        await up(engine, first)
+        partials = asyncio.create_task(engine.partials())
+        await first.expect("partials")
+        first.die()  # with the question open
+        assert await partials == {}
+        number = await second.expect("spec")  # and while the next one imports
+        assert await asyncio.wait_for(engine.partials(), 0.04) == {}
+        second.answer(number, {})
+        await asyncio.sleep(0.02)
+        assert await engine.partials() == {}, "it is up and holds no weights"
+        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
+        second.answer(await second.expect("load"), (0, 0.0))
+        await load
+        partials = asyncio.create_task(engine.partials())
+        second.answer(await second.expect("partials"), pack_completions([]))
+        assert await partials == {}
+        await bench.close(engine)
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_dies_while_it_comes_up_again_has_its_further_restarts() -> None:
+    async def scenario() -> None:
+        bench = Bench(4)
+        engine, children = bench.engine(max_restarts=2), bench.children
+        back = asyncio.Event()
+        engine.on_restart = lambda e: back.set()
+        await up(engine, children[0])
+        children[0].die()
+        await children[1].expect("spec")
+        children[1].die()
+        await children[2].come_up()
+        await back.wait()
+        assert not engine.failed.done()
+        assert [e["e"] for e in bench.events] == ["WorkerUp", "WorkerDown", "WorkerDown", "WorkerUp"]
+        children[2].die()
+        with pytest.raises(StrettoError, match="SIGKILL"):
+            await engine.failed
+        await bench.close(engine)
+
+    asyncio.run(scenario())
