@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from stretto import checks
 from stretto.config.load import (
     apply_overrides,
     load_config,
@@ -13,7 +16,7 @@ from stretto.config.load import (
     to_toml,
     validate,
 )
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, DataError
 from stretto.launch import check
 
 
@@ -73,6 +76,32 @@ def test_a_malformed_override_says_what_it_should_be(text: str) -> None:
         (["control.in_flight=pin", "workers.on_engine_crash=restart"], "pin"),
         (["learner=3"], "learner"),
         (["deadlines.score_s=0"], "deadlines.score_s"),
+        (["learner.minibatches=33"], "prompts_per_step = 32"),
+        (["learner.betas=[0.9]"], "expected two numbers"),
+        (["learner.betas=[0.9, 1.0]"], "learner.betas.1"),
+        (["learner.bf16=true", "learner.dtype=float64"], "learner.bf16"),
+        (["learner.lora.rank=4", "learner.lora.targets=[]"], "trains nothing"),
+        (["learner.critic.kind=head", "learner.critic.warmup_steps=2000"], "never train"),
+        (["warm_start.heads=3"], "multiple of heads"),
+        (["warm_start.heads=6", "warm_start.hidden=60", "warm_start.kv_heads=4"], "kv_heads"),
+        (["sampling.stop=['']"], "sampling.stop"),
+        (["seed=9223372036854775808"], "seed"),
+        (["workers.scoring_processes=1000"], "workers.scoring_processes"),
+        (["workers.kind=inline", "workers.own_cores=true"], "workers.own_cores"),
+        (["workers.kind=inline", "workers.on_engine_crash=restart"], "needs processes"),
+        (["eval.tasks=0", "eval.every=5"], "no evaluation takes place"),
+        (["eval.tasks=0", "eval.canary=true"], "eval.canary"),
+        (["deadlines.group_s=5", "deadlines.rollout_s=6"], "deadlines.group_s = 5"),
+        (["cluster.lengths.kind=uniform", "cluster.lengths.low=5", "cluster.lengths.high=1"], "low = 5"),
+        (["control.pool.capacity=nan"], "control.pool: capacity = nan"),
+        (["reward_options.tolerance=nan"], "reward_options.tolerance"),
+        (["name=a/b"], "no slash"),
+        (["name="], "name = ''"),
+        (["out="], "out = ''"),
+        (["engine=5"], "engine is a section"),
+        (["env.operators=['+'"], "not valid TOML"),
+        (['name="x'], "not valid TOML"),
+        (["cluster.env={kind"], "not valid TOML"),
     ],
 )
 def test_a_bad_setting_is_one_clear_error(settings: list[str], says: str) -> None:
@@ -99,12 +128,72 @@ def test_a_bad_setting_is_one_clear_error(settings: list[str], says: str) -> Non
         (["reward=nearly"], "reward"),
         (["reward=math:nothing_here"], "nothing_here"),
         (["reward_options.x=1"], "reward"),
+        (["env.name=os:getpid"], "not a class"),
+        (["env.name=pathlib:Path"], "lacks `bind`"),
+        (["objective.name=os:getpid"], "not a class"),
+        (["objective.name=pathlib:Path"], "lacks `needs`"),
+        (["control.admission.name=os:getpid"], "not a class"),
+        (["control.batch.name=builtins:dict"], "lacks `form`"),
+        (["control.admission.foo=1"], "'demand' has no options"),
+        (["control.admission.name=slots"], "control.batch.name = 'demand'"),
+        (["control.admission.name=slots", "control.batch.name=fifo"], "control.pool.name = 'keep'"),
+        (["control.batch.name=fifo"], "control.admission.name = 'demand'"),
+        (["control.pool.name=drop-oldest", "control.pool.capacity=-1"], "control.pool.capacity = -1"),
+        (["control.quota.trajectories=0"], "control.quota.trajectories = 0"),
+        (["control.publish.name=every-k", "control.publish.k=0"], "expected 1 to lag_bound + 1 = 3"),
+        (["group_size=1"], "every advantage is 0"),
+        (["group_size=1", "objective.baseline=leave-one-out"], "every advantage is 0"),
+        (["sampling.temperature=0"], "greedy"),
+        (["sampling.temperature=1e-300"], "greedy"),
+        (["sampling.top_k=1"], "greedy"),
+        (["learner.critic.kind=head"], "uses no values"),
+        (["workers.threads=1000"], "threads"),
+        (["engine.count=100000"], "threads"),
+        (["engine.top_logp=1000"], "vocabulary has"),
+        (["model=nowhere"], "no such directory"),
     ],
 )
 def test_components_are_checked_before_anything_starts(settings: list[str], says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises((ConfigError, DataError)) as caught:
         check(load_config("quickstart", settings))
     assert says in str(caught.value)
+
+
+def test_a_component_that_fails_to_import_or_to_be_built_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_module.py").write_text("raise RuntimeError('at import')")
+    (tmp_path / "broken_class.py").write_text(
+        "class Rule:\n    def __init__(self): raise OSError('when built')\n    def decide(self, view): ..."
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, says in (("broken_module:Rule", "at import"), ("broken_class:Rule", "when built")):
+        with pytest.raises(ConfigError, match=says):
+            check(load_config("quickstart", [f"control.admission.name={name}"]))
+
+
+def test_the_soft_baseline_is_whole_or_not_at_all() -> None:
+    check(load_config("quickstart", [
+        "control.admission.name=slots", "control.batch.name=fifo", "control.pool.name=drop-oldest", "lag_bound=1000",
+    ]))  # fmt: skip
+    check(load_config("quickstart", ["control.pool.name=drop-oldest"]))
+
+
+def test_a_file_may_be_overruled_where_one_breath_may_not(tmp_path: Path) -> None:
+    assert load_config("quickstart", ["eval.tasks=0"]).eval.every == 200, "the recipe's evaluations are turned off"
+    assert load_config("quickstart", ["deadlines.group_s=5"]).deadlines.rollout_s == 600, "a default"
+    path = tmp_path / "mine.toml"
+    path.write_text("[deadlines]\nrollout_s = 50")
+    with pytest.raises(ConfigError, match=r"deadlines.group_s = 5 is less than deadlines.rollout_s = 50"):
+        load_config(str(path), ["deadlines.group_s=5"])
+
+
+def test_more_threads_than_cores_are_remarked_upon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "core_count", lambda: 2)
+    assert checks.remarks(load_config("quickstart"), "train") == []
+    crowded = load_config("quickstart", ["engine.count=2"])
+    assert "2 core(s)" in checks.remarks(crowded, "train")[0]
+    assert checks.remarks(crowded, "rehearse") == []
 
 
 def test_an_uncorrected_objective_runs_when_told_so_or_at_lag_bound_0() -> None:
@@ -127,6 +216,20 @@ def test_broken_toml_names_the_file(tmp_path) -> None:
     path.write_text("lag_bound = = 2")
     with pytest.raises(ConfigError, match=r"mine\.toml: not valid TOML"):
         load_config(str(path))
+
+
+def test_a_file_that_is_not_utf8_is_named_and_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes("# Größe\nlag_bound = 3".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"mine\.toml: not valid TOML: byte 4 is not UTF-8"):
+        load_config(str(path))
+    path.write_bytes("lag_bound = 3\r\n".encode("utf-8-sig"))
+    assert load_config(str(path)).lag_bound == 3
+    path.write_text("a = " + "[" * 5000)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        load_config(str(path))
+    with pytest.raises(ConfigError, match="can't be read"):
+        load_config("x" * 5000)
 
 
 def test_a_distribution_keeps_the_defaults_of_its_place() -> None:

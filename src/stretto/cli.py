@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +23,8 @@ app = typer.Typer(
     help="Asynchronous reinforcement learning whose staleness is exact, bounded, visible and corrected.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
 )  # fmt: skip
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False, soft_wrap=True)
 
 Source = Annotated[str | None, typer.Argument(help="A recipe (see `stretto recipes`) or a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings: key=value, with dots for sections.")]
@@ -32,20 +36,68 @@ RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
 RESUMABLE = ("max_steps", "epochs", "deadlines", "logging", "save_every", "keep_checkpoints", "eval", "workers")
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: as an interrupt, with an exit code of its own."""
+
+
 def main() -> None:
     """Entry point: expected errors become one message and exit code 1."""
+    with _sigterm():
+        try:
+            code = app(standalone_mode=False)  # Typer hands the code of typer.Exit back instead of raising it
+            sys.stdout.flush()
+        except StrettoError as error:
+            _say(type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", [])]))
+            sys.exit(1)
+        except OSError as error:  # of a run's own files, ``launch`` says more
+            _say("OSError", f"{error.filename or 'the standard output'}: {error.strerror or error}")
+            _mute()
+            sys.exit(1)
+        except KeyboardInterrupt as error:
+            _exit_interrupted(error)
+        except Exception as error:
+            if type(error).__name__ == "Abort":  # what Click makes of KeyboardInterrupt
+                _exit_interrupted(error.__cause__ or error.__context__)
+            if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
+                error.show()
+                sys.exit(getattr(error, "exit_code", 2))
+            raise
+        sys.exit(code or 0)
+
+
+@contextlib.contextmanager
+def _sigterm() -> Iterator[None]:
+    def stop(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
-        code = app(standalone_mode=False)  # Typer hands the code of typer.Exit back instead of raising it
-    except StrettoError as error:
-        err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
-        err.print(str(error), markup=False, highlight=False)
-        sys.exit(1)
-    except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
-            error.show()
-            sys.exit(getattr(error, "exit_code", 2))
-        raise
-    sys.exit(code or 0)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say(kind: str, text: str) -> None:
+    with contextlib.suppress(OSError):  # stderr may be full or closed, too
+        err.print(f"[bold red]{kind}[/]: ", end="")
+        err.print(text, markup=False, highlight=False)
+
+
+def _mute() -> None:
+    """What is still buffered for a stdout that can't be written must not raise once more at exit."""
+    if sys.stdout is not None and sys.stdout is sys.__stdout__:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _exit_interrupted(error: BaseException | None) -> None:
+    with contextlib.suppress(OSError):
+        err.print("interrupted")
+    sys.exit(_code(error))
+
+
+def _code(error: BaseException | None) -> int:
+    return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 
 def _split(source: str | None, overrides: list[str] | None) -> tuple[str | None, list[str]]:
@@ -63,9 +115,9 @@ def _configure(source: str | None, settings: list[str], resume: Path | None) -> 
         return load_config(source, settings)
     if source is not None:
         raise ConfigError(f"--resume takes its configuration from the run; leave out {source!r}")
-    run = resume if (resume / "config.toml").exists() else resume.parent.parent
-    if not (run / "config.toml").exists():
-        raise ConfigError(f"--resume {resume}: neither a run directory nor one of its checkpoints (no config.toml)")
+    from stretto.rundir import run_of
+
+    run = run_of(resume)
     for text in settings:
         key = text.split("=")[0].split(".")[0].strip()
         if key not in RESUMABLE:
@@ -80,28 +132,32 @@ def _configure(source: str | None, settings: list[str], resume: Path | None) -> 
 def _start(
     mode: str, source: str | None, overrides: list[str] | None, as_json: bool, dry_run: bool, resume: Path | None
 ) -> None:
-    from stretto.launch import check, launch
+    from stretto.launch import check_start, launch
+    from stretto.rundir import resume_command, what_next
 
     source, settings = _split(source, overrides)
     config = _configure(source, settings, resume)
     if dry_run:
-        check(config, mode)
+        check_start(config, mode, resume)
         if as_json:
             print(config.model_dump_json())
         else:
             print(to_toml(config), end="")
         return
+    run = Path(config.out_dir)
     try:
         result = launch(config, mode, resume=resume)
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as error:
+        err.print("interrupted", end=". " if (run / "events.jsonl").exists() else "\n")
+        if (run / "events.jsonl").exists():
+            err.print(what_next(run), markup=False, highlight=False)
+        raise typer.Exit(_code(error)) from None
     if as_json:
         print(json.dumps(result))
     else:
         _show(result)
     if result["reason"] == "interrupted":
-        err.print(f"interrupted; go on with: stretto train --resume {result['run']}")
+        err.print(f"interrupted; go on with: {resume_command(run)}", markup=False, highlight=False)
         raise typer.Exit(130)
 
 
@@ -161,7 +217,8 @@ def check(run: RunDir, as_json: Json = False) -> None:
 
     result = check_run(run)
     if as_json:
-        print(json.dumps({"events": result.events, "violations": [str(v) for v in result.violations]}))
+        violations = [str(v) for v in result.violations]
+        print(json.dumps({"events": result.events, "violations": violations, "complete": result.complete}))
     else:
         for violation in result.violations[:50]:
             out.print(str(violation), markup=False)
@@ -176,7 +233,7 @@ def report(run: RunDir) -> None:
     """Write report.html of a run, finished or not."""
     from stretto.observe.report import write_report
 
-    print(write_report(run))
+    print(write_report(run, lambda line: err.print(line, markup=False, highlight=False)))
 
 
 @app.command()

@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from stretto.checks import core_count
+
 _NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "pydantic", "orjson", "xxhash", "tensorboard")
 _OPTIONAL = {
     "reasoning_gym": "tasks of env.name = 'reasoning-gym': pip install 'stretto[tasks]'",
@@ -35,7 +37,7 @@ def examine() -> list[Row]:
         found = importlib.util.find_spec(name) is not None
         detail = _version(name) if found else purpose
         rows.append({"name": name, "status": "ok" if found else "missing", "detail": detail})
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = core_count()
     rows.append(_row("cores", cores >= 2, str(cores), "engine and learner need one each to overlap"))
     rows += [_shared_memory(), _disk(), _cache()]
     return rows

@@ -14,20 +14,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+from stretto import rundir
+from stretto.checks import check, remarks
 from stretto.config.load import to_toml
 from stretto.config.schema import RunConfig
-from stretto.control.hooks import HOOKS, Rules, build_rules, in_order
+from stretto.control.hooks import HOOKS, Rules, in_order
 from stretto.control.view import View
-from stretto.envs.build import build_environment
-from stretto.errors import CheckpointError, ConfigError, StrettoError
+from stretto.errors import ConfigError, StrettoError
 from stretto.observe.live import LiveView
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.report import write_report
-from stretto.observe.summary import summary_of
+from stretto.observe.summary import summarize, summary_of
 from stretto.observe.trackers import make_trackers
 from stretto.runtime.clock import VirtualLoop, few_collections, run_virtual
 from stretto.runtime.events import FORMAT, Event, EventLog, read_events
-from stretto.runtime.manifest import Restored, check_logs, latest, load_checkpoint, set_aside_newer
+from stretto.runtime.manifest import Restored, check_logs, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
 from stretto.runtime.parts import Outcome, Parts
 from stretto.runtime.waits import Waits
@@ -35,27 +36,13 @@ from stretto.runtime.workers.crew import Crew, model_type
 from stretto.wiring import Job, build_parts, load_environment
 
 
-def check(config: RunConfig, mode: str = "train") -> Rules:
-    """Everything that can be found wrong before anything starts; raises ``ConfigError``."""
-    rules = build_rules(config)
-    if mode == "simulate":
-        return rules
-    build_environment(config)
-    from stretto.objectives import REGISTRY, get, names
-
-    objective = get(config.objective.name, **config.objective.options)
-    correcting = [n for n in names() if getattr(REGISTRY.find(n), "corrects", False)]
-    if config.lag_bound > 0 and not objective.corrects and not config.allow_uncorrected:
-        raise ConfigError(
-            f"objective.name = {config.objective.name!r} ignores behaviour log-probabilities, so with lag_bound = "
-            f"{config.lag_bound} stale data would go uncorrected. Choose an objective that uses them "
-            f"({', '.join(correcting)}), set lag_bound = 0, or set "
-            "allow_uncorrected = true"
-        )
-    if "values" in objective.needs and config.learner.critic.kind == "none":
-        raise ConfigError(
-            f"objective.name = {config.objective.name!r} needs a critic: set learner.critic.kind to 'head' or 'network'"
-        )
+def check_start(config: RunConfig, mode: str, resume: Path | None = None) -> Rules:
+    """Everything that can be found wrong before anything starts, the run's directory included. Changes nothing."""
+    rules = check(config, mode)
+    if resume is None:
+        rundir.check_new(Path(config.out_dir))
+    else:
+        _restore(config, mode, resume)
     return rules
 
 
@@ -63,39 +50,90 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
     """Run to the end; returns what ``--json`` prints. ``resume``: a run directory or one of its checkpoints."""
     rules = check(config, mode)
     out = Path(config.out_dir)
+    if resume is None:
+        rundir.check_new(out)
+        rundir.make(out)
     try:
-        restored = _prepare(config, out, resume)
-        started = time.perf_counter()
-        live = LiveView(config.logging.console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train")
-        with live, _crew(config, mode, out) as crew:
-            job = Job(config, mode, rules, out, restored, live.progress,
-                      *load_environment(config, mode, live.progress), crew)  # fmt: skip
-            if job.virtual:
-                done = run_virtual(_run(job, live), VirtualLoop())
-            else:
-                with few_collections():
-                    done = asyncio.run(_run(job, live))
-        return _result(job, *done, time.perf_counter() - started)
+        with rundir.hold(out):
+            return _launch(config, mode, rules, out, resume)
     except OSError as error:
-        raise StrettoError(_write_failed(out, error)) from error
+        where = f"{error.filename}" if error.filename else str(out)
+        raise StrettoError(
+            f"can't read or write {where}: {error.strerror or error}. Make room (or fix what is wrong there). "
+            f"{rundir.what_next(out)}"
+        ) from error
     except asyncio.CancelledError:  # a second interrupt
         raise KeyboardInterrupt from None
 
 
-def _prepare(config: RunConfig, out: Path, resume: Path | None) -> Restored | None:
-    """Make the run's directory, or verify and load the checkpoint to go on from."""
-    if resume is None:
-        _fresh_directory(out)
-        restored = None
+def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path | None) -> dict[str, Any]:
+    """``launch``, in a directory that is ours alone."""
+    live = LiveView(config.logging.console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train")
+    restored, kept = _restore(config, mode, resume) if resume is not None else (None, [])
+    if restored is not None and (over := _finished(config, mode, out, restored)) is not None:
+        with live:
+            live.progress(
+                f"{out} has trained all its {restored.version} steps: nothing to do (a higher max_steps goes on)"
+            )
+        return over
+    _prepare(config, out, restored)
+    started = time.perf_counter()
+    try:
+        with live, _crew(config, mode, out) as crew:
+            for line in remarks(config, mode):
+                live.progress(line)
+            job = Job(config, mode, rules, out, restored, live.progress,
+                      *load_environment(config, mode, live.progress), crew)  # fmt: skip
+            if job.virtual:
+                done = run_virtual(_run(job, live, kept), VirtualLoop())
+            else:
+                with few_collections():
+                    done = asyncio.run(_run(job, live, kept))
+    except StrettoError as error:
+        if (out / "events.jsonl").exists():
+            error.add_note(rundir.what_next(out))
+        raise
+    outcome, summary, sha256 = done
+    if config.logging.report:
+        write_report(out)
+    return _result(mode, out, outcome.reason, summary, sha256, time.perf_counter() - started)
+
+
+def _restore(config: RunConfig, mode: str, resume: Path) -> tuple[Restored, list[Event]]:
+    """The checkpoint to go on from and the events up to it, verified. Changes nothing."""
+    out = Path(config.out_dir)
+    rundir.check_mode(out, mode)
+    restored = load_checkpoint(rundir.find_checkpoint(resume))
+    if config.max_steps < restored.version:
+        raise ConfigError(
+            f"max_steps = {config.max_steps} is below the {restored.version} steps that {out} has trained: leave it "
+            "out, or resume from an earlier checkpoint"
+        )
+    check_logs(out, restored)
+    return restored, read_events(out / "events.jsonl", restored.offsets.get("events.jsonl"))
+
+
+def _finished(config: RunConfig, mode: str, out: Path, restored: Restored) -> dict[str, Any] | None:
+    """What the run printed at its end, if there is nothing left to do."""
+    if restored.version < config.max_steps:
+        return None
+    events = read_events(out / "events.jsonl")
+    if (events[-1]["e"], events[-1].get("reason")) != ("RunEnd", "done"):
+        return None  # it was killed in the middle of its end
+    summary = summarize(events)
+    sha256 = hashlib.sha256((out / "events.jsonl").read_bytes()).hexdigest()
+    return _result(mode, out, "done", summary, sha256, 0.0)
+
+
+def _prepare(config: RunConfig, out: Path, restored: Restored | None) -> None:
+    """Make the directory ready for what comes."""
+    if restored is None:
+        rundir.check_contents(out)  # once more, now that nobody else can come between
     else:
-        checkpoint = find_checkpoint(resume)
-        restored = load_checkpoint(checkpoint)
-        check_logs(out, restored)
-        set_aside_newer(checkpoint)
+        set_aside_newer(restored.learner_dir.parent)
     for hook, rule in in_order(config).items():  # what is saved says it once more, so that it can be read back
         setattr(config.control, hook, rule)
     (out / "config.toml").write_text(to_toml(config))
-    return restored
 
 
 def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContextManager[Crew | None]:
@@ -106,42 +144,11 @@ def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContext
     return Crew(names, out / "logs", config.workers.threads, model_type(config.model))
 
 
-def _write_failed(out: Path, error: OSError) -> str:
-    """What to say when the run's directory can't be written (a full disk, say)."""
-    where = f"{error.filename}" if error.filename else str(out)
-    last = latest(out / "checkpoints")
-    way = (
-        f"The last complete checkpoint is {last}; then go on with: stretto train --resume {out}"
-        if last is not None
-        else "There is no checkpoint yet"
-    )
-    return f"can't read or write {where}: {error.strerror or error}. Make room (or fix what is wrong there). {way}"
-
-
-def find_checkpoint(path: Path) -> Path:
-    """A checkpoint directory itself, or the newest one of a run."""
-    if (path / "manifest.json").exists():
-        return path
-    found = latest(path / "checkpoints")
-    if found is None:
-        raise CheckpointError(f"{path} holds no complete checkpoint (looked in {path / 'checkpoints'})")
-    return found
-
-
-def _fresh_directory(out: Path) -> None:
-    if (out / "events.jsonl").exists():
-        raise ConfigError(
-            f"out = {str(out)!r} already holds a run. Go on with it (stretto train --resume {out}), choose another "
-            "out=..., or remove the directory"
-        )
-    try:
-        (out / "rollouts").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"out = {str(out)!r} can't be created: {error.strerror}") from error
-
-
-async def _run(job: Job, live: LiveView) -> tuple[Outcome, dict[str, Any], str]:
-    """How the run ended, its figures (counted as the events came), the SHA-256 of its event log."""
+async def _run(
+    job: Job, live: LiveView, kept: list[Event]
+) -> tuple[Outcome, dict[str, Any], str]:
+    """How the run ended, its figures (counted as the events came), the SHA-256 of its event log. ``kept``: the events
+    up to the checkpoint."""
     config, restored = job.config, job.restored
     loop = asyncio.get_running_loop()
     offsets = restored.offsets if restored is not None else {}
@@ -150,7 +157,6 @@ async def _run(job: Job, live: LiveView) -> tuple[Outcome, dict[str, Any], str]:
         None if job.virtual else loop.call_soon,
     )  # fmt: skip
     view = View()
-    kept: list[Event] = read_events(job.out / "events.jsonl") if restored is not None else []
     for event in kept:
         view(event)
     metrics = MetricsWriter(
@@ -216,6 +222,7 @@ def _signals(loop: asyncio.AbstractEventLoop, orchestrator: Orchestrator, virtua
         orchestrator.stop()
 
     caught = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in caught}
     for number in caught:
         loop.add_signal_handler(number, interrupt)
     try:
@@ -223,6 +230,7 @@ def _signals(loop: asyncio.AbstractEventLoop, orchestrator: Orchestrator, virtua
     finally:
         for number in caught:
             loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
 
 
 def _weights_sha256(model: Path) -> str:
@@ -235,20 +243,18 @@ def _weights_sha256(model: Path) -> str:
 
 
 def _result(
-    job: Job, outcome: Outcome, summary: dict[str, Any], events_sha256: str, wall_s: float
+    mode: str, out: Path, reason: str, summary: dict[str, Any], events_sha256: str, wall_s: float
 ) -> dict[str, Any]:
-    if job.config.logging.report:
-        write_report(job.out)
     return {
-        "run": str(job.out),
+        "run": str(out),
         "steps": summary["steps"],
         "version": summary["version"],
         "eval": summary["eval"],
         "staleness": summary["staleness"],
         "ledger": summary["ledger"],
         "wall_s": round(wall_s, 3),
-        "virtual_s": summary["clock_s"] if job.virtual else None,
-        "weights_sha256": _weights_sha256(job.out / "model"),
+        "virtual_s": summary["clock_s"] if mode != "train" else None,
+        "weights_sha256": _weights_sha256(out / "model"),
         "events_sha256": events_sha256,
-        "reason": outcome.reason,
+        "reason": reason,
     }

@@ -129,7 +129,8 @@ def test_no_slot_idles_while_a_request_waits(tmp_path: Path) -> None:
         e.start_waiting()
     _, events = run(
         tmp_path / "run", "lag_bound=4", "max_steps=10", "prompts_per_step=8", "group_size=4", "engine.slots=16",
-        "control.admission.name=slots", "control.batch.name=fifo", "lag_bound=100", "cluster.publish_s=0",
+        "control.admission.name=slots", "control.batch.name=fifo", "control.pool.name=drop-oldest",
+        "control.pool.capacity=100", "lag_bound=100", "cluster.publish_s=0",
     )  # fmt: skip
     busy = [b for b in events if b["e"] == "Busy"]
     full = sum(b["rows"] * (b["end"] - b["start"]) for b in busy) / sum(b["end"] - b["start"] for b in busy)

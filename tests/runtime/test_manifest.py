@@ -14,7 +14,7 @@ import pytest
 
 from stretto.config.schema import RunConfig
 from stretto.errors import CheckpointError
-from stretto.launch import find_checkpoint
+from stretto.rundir import find_checkpoint
 from stretto.runtime import manifest
 from stretto.runtime.manifest import Snapshot, latest, load_checkpoint, save_checkpoint
 

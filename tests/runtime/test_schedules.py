@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stretto.control.batch import Fifo
+from stretto.control.hooks import build_rules
 from stretto.errors import InvariantError, StrettoError
 
 from .harness import assert_clean, fuzz_case, ledger, of, worst
@@ -51,8 +54,7 @@ def test_a_weaker_batch_rule_does_not_survive_the_schedules(tmp_path: Path) -> N
     broken = 0
     for seed in range(40):
         case = fuzz_case(seed, tmp_path / str(seed))
-        case.config = case.config.model_copy(deep=True)
-        case.config.control.batch.name = "fifo"
+        case.rules = replace(build_rules(case.config), batch=Fifo())
         try:
             case.run()
         except InvariantError as error:

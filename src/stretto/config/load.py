@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
+from stretto.config.combinations import contradictions
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component, Law
 from stretto.errors import ConfigError, nearest
@@ -31,14 +32,25 @@ def read_source(source: str) -> dict[str, Any]:
     if source in recipe_names():
         text, where = resources.files("stretto").joinpath("recipes", f"{source}.toml").read_text(), f"recipe {source}"
     else:
-        path = Path(source)
-        if not path.is_file():
-            raise ConfigError(f"{source!r} is neither a file nor a recipe; {nearest(source, recipe_names())}")
-        text, where = path.read_text(), str(path)
+        text, where = _read_file(source), source
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not valid TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{where}: not valid TOML: nested too deeply") from None
+
+
+def _read_file(source: str) -> str:
+    try:
+        if not Path(source).is_file():
+            raise ConfigError(f"{source!r} is neither a file nor a recipe; {nearest(source, recipe_names())}")
+        return Path(source).read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{source}: not valid TOML: byte {error.start} is not UTF-8; save it as UTF-8") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{source!r} can't be read: {reason}") from error
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
@@ -50,7 +62,9 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     value = value.strip()
     try:
         parsed = tomllib.loads(f"v = {value}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        if value[:1] in ("[", "{", '"', "'"):
+            raise ConfigError(f"override {text!r}: the value is not valid TOML: {error}") from error
         parsed = {"none": None, "null": None, "True": True, "False": False}.get(value, value)
     return key.split("."), parsed
 
@@ -79,7 +93,10 @@ def apply_overrides(table: dict[str, Any], overrides: Iterable[str]) -> dict[str
 
 def load_config(source: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Read, override, validate. Raises ``ConfigError``."""
-    return validate(apply_overrides(read_source(source), overrides))
+    table = read_source(source)
+    if found := list(contradictions(table, apply_overrides({}, overrides))):
+        raise ConfigError("\n".join(found))
+    return validate(apply_overrides(table, overrides))
 
 
 def validate(table: dict[str, Any]) -> RunConfig:
@@ -119,6 +136,12 @@ def _explain(error: Any, table: dict[str, Any]) -> str:
         return f"unknown key {location[-1]!r}{where}; {_similar(location[-1], known)}"
     if not key:
         return str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] in ("model_type", "model_attributes_type"):
+        section = _section(location)
+        first = next(iter(section.model_fields)) if section is not None else "name"
+        return f"{key} = {error['input']!r}: {key} is a section; give its keys, for instance {key}.{first}=..."
+    if error["type"] == "value_error" and isinstance(error["input"], dict):  # of a whole section
+        return f"{key}: {str(error['msg']).removeprefix('Value error, ')}"
     return f"{key} = {error['input']!r}: {str(error['msg']).removeprefix('Value error, ')}"
 
 

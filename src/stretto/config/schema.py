@@ -1,15 +1,17 @@
 """The one typed configuration of a run. Each field's description is its documentation.
 
 Sections that belong to a worker (``engine``, ``learner``, ...) live in ``sections.py``; this module holds the run's
-own keys and the checks that need several sections at once.
+own keys; ``combinations.py`` the checks that need several sections at once.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from stretto.config.combinations import problems
 from stretto.config.sections import (
     Cluster,
     Component,
@@ -31,8 +33,10 @@ class RunConfig(Section):
 
     name: str = Field("run", description="Name of the run; the default of `out` is `runs/<name>`.")
     description: str = Field("", description="One line about the run, shown by `stretto recipes`.")
-    out: str | None = Field(None, description="Run directory. Must not hold another run (resume with --resume).")
-    seed: int = Field(0, ge=0, description="Seed of everything random: tasks, sampling, initial weights.")
+    out: str | None = Field(
+        None, min_length=1, description="Run directory: a new or an empty one (go on with a run by --resume)."
+    )
+    seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of everything random: tasks, sampling, initial weights.")
     max_steps: int = Field(100, ge=0, description="Learner steps; the run ends at this or after `epochs`.")
     epochs: float | None = Field(None, gt=0, description="Passes over a finite data set; None: no limit.")
     prompts_per_step: int = Field(32, ge=1, description="Groups (prompts) that one learner step trains on.")
@@ -89,28 +93,22 @@ class RunConfig(Section):
     @property
     def out_dir(self) -> str:
         """The run directory."""
-        return self.out or f"runs/{self.name}"
+        return os.path.expanduser(self.out or f"runs/{self.name}")
 
     @property
     def pipeline_depth(self) -> float:
         """``depth`` with its default."""
         return float(self.lag_bound) if self.depth is None else self.depth
 
+    @field_validator("name")
+    @classmethod
+    def _usable_as_a_file_name(cls, name: str) -> str:
+        if name in ("", ".", "..") or any(c == "/" or not c.isprintable() for c in name):
+            raise ValueError("it names a directory: one or more printable characters, no slash")
+        return name
+
     @model_validator(mode="after")
     def _combinations(self) -> Self:
-        if self.depth is not None and self.depth > self.lag_bound:
-            raise ValueError(
-                f"depth = {self.depth:g} is more than lag_bound = {self.lag_bound}: batches so far ahead could "
-                "never train in time. Raise lag_bound or lower depth"
-            )
-        if self.engine.max_tokens < self.sampling.max_new_tokens + 1:
-            raise ValueError(
-                f"sampling.max_new_tokens = {self.sampling.max_new_tokens} does not fit into "
-                f"engine.max_tokens = {self.engine.max_tokens} together with a prompt"
-            )
-        if self.workers.on_engine_crash == "restart" and self.control.in_flight == "pin":
-            raise ValueError(
-                "workers.on_engine_crash = 'restart' can't go with control.in_flight = 'pin': a restarted engine has "
-                "lost the versions that its trajectories are pinned to. Use 'stop'"
-            )
+        if found := list(problems(self)):
+            raise ValueError("\n".join(found))
         return self

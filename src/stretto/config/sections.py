@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 
 class Section(BaseModel):
@@ -19,6 +20,13 @@ class Component(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(description="Built-in name or `module:Class`.")
+
+    @model_validator(mode="after")
+    def _numbers(self) -> Self:
+        for key, value in self.options.items():
+            if isinstance(value, float) and math.isnan(value):
+                raise ValueError(f"{key} = nan is not a number")
+        return self
 
     @property
     def options(self) -> dict[str, Any]:
@@ -45,7 +53,7 @@ class Workers(Section):
     replace_failed: int = Field(
         2, ge=0, description="A failed trajectory is replaced inside its group, at most this often per member."
     )
-    scoring_processes: int = Field(1, ge=1, description="Processes for reward functions and tools (killable).")
+    scoring_processes: int = Field(1, ge=1, le=256, description="Processes for reward functions and tools (killable).")
 
 
 class Sampling(Section):
@@ -56,6 +64,13 @@ class Sampling(Section):
     top_k: int = Field(0, ge=0, description="Keep the k likeliest tokens; 0 is off.")
     max_new_tokens: int = Field(64, ge=1, description="Policy tokens per turn.")
     stop: list[str] = Field(default_factory=list, description="Extra stop tokens (as text of one token each).")
+
+    @field_validator("stop")
+    @classmethod
+    def _not_empty(cls, stop: list[str]) -> list[str]:
+        if "" in stop:
+            raise ValueError("an empty string stops nothing; each is the text of one token")
+        return stop
 
 
 class EngineConfig(Section):
@@ -96,11 +111,20 @@ class Critic(Section):
     warmup_steps: int = Field(0, ge=0, description="First steps that train the critic alone.")
 
 
+def _two(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) != 2:
+        raise ValueError("expected two numbers, for instance [0.9, 0.95]")
+    return value
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class LearnerConfig(Section):
     """The learner: AdamW, one optimizer step per mini-batch."""
 
     lr: float = Field(2e-4, gt=0, description="Peak learning rate.")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW moments.")
+    betas: Annotated[tuple[Beta, Beta], BeforeValidator(_two)] = Field((0.9, 0.95), description="AdamW moments.")
     eps: float = Field(1e-8, gt=0, description="AdamW epsilon.")
     weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay (matrices only).")
     warmup_steps: int = Field(10, ge=0, description="Linear warm-up.")
@@ -191,6 +215,12 @@ class Law(Section):
     sigma: float = Field(0.5, ge=0, description="Lognormal: standard deviation of the logarithm.")
     low: float = Field(0.0, ge=0, description="Clip from below (uniform: lower end).")
     high: float = Field(1e9, gt=0, description="Clip from above (uniform: upper end).")
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low:g} is above high = {self.high:g}")
+        return self
 
 
 class Cluster(Section):

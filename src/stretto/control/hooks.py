@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stretto.components import Registry
+from stretto.config.plugins import build_component
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component
 from stretto.control.view import View
@@ -160,6 +161,22 @@ HOOKS: dict[str, Registry[Any]] = {
     "chunk": CHUNK,
 }
 
+METHODS: dict[str, tuple[str, ...]] = {
+    "admission": ("decide",),
+    "version": ("assign",),
+    "router": ("route",),
+    "residency": ("decide",),
+    "pool": ("reject",),
+    "filter": ("drop",),
+    "batch": ("form",),
+    "publish": ("check", "engines"),
+    "train_mode": ("chunks",),
+    "elastic": ("decide",),
+    "quota": ("limits",),
+    "chunk": ("keep",),
+}
+"""What each hook's rule is asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -182,13 +199,35 @@ class Rules:
 def build_rules(config: RunConfig) -> Rules:
     """The rules that the config names; unknown names, options or combinations raise ``ConfigError``."""
     chosen = in_order(config)
-    rules = {}
+    rules, names = {}, {}
     for hook, registry in HOOKS.items():
         spec = chosen.get(hook) or getattr(config.control, hook)
-        rules[hook] = registry.build(spec.name, spec.options, f"control.{hook}")
+        rules[hook] = build_component(registry, spec, f"control.{hook}", METHODS[hook])
+        names[hook] = spec.name
+    _check_soft(names)
     built = Rules(**rules)
     built.publish.check(config)
     return built
+
+
+def _check_soft(names: dict[str, str]) -> None:
+    """The soft baseline is whole or not at all. ``slots`` starts more than can train in time, so a batch rule that
+    waits for deadlines waits forever and what is ready grows without end; ``fifo`` trains without regard to the lag
+    bound, which ``demand`` admission can't keep alone."""
+    soft = {"admission": "slots", "batch": "fifo"}
+    asked = [hook for hook, name in soft.items() if names[hook] == name]
+    if not asked:
+        return
+    wrong = [h for h in soft if h not in asked and ":" not in names[h]]
+    if names["pool"] == "keep":
+        wrong.append("pool")
+    if wrong:
+        have = ", ".join(f"control.{hook}.name = {names[hook]!r}" for hook in wrong)
+        raise ConfigError(
+            f"control.{asked[0]}.name = {names[asked[0]]!r} can't go with {have}: groups would pile up or train beyond "
+            "the lag bound. The soft baseline is control.admission.name = 'slots', control.batch.name = 'fifo' and "
+            "control.pool.name = 'drop-oldest' together; leave it out to keep the bound"
+        )
 
 
 def in_order(config: RunConfig) -> dict[str, Component]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.control.hooks import POOL
 from stretto.control.view import View
+from stretto.errors import ConfigError
 
 
 @POOL.register("keep")
@@ -26,6 +28,10 @@ class DropOldest:
     (the queue of the closed form for mean staleness, systems spec 1.5)."""
 
     capacity: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.capacity < math.inf:
+            raise ConfigError(f"control.pool.capacity = {self.capacity:g}: expected a number of batches, 0 or more")
 
     def reject(self, view: View) -> Sequence[int]:
         """The oldest ready groups beyond the capacity."""

@@ -33,7 +33,9 @@ class EveryK:
 
     def check(self, config: RunConfig) -> None:
         """k <= lag_bound + 1: new work at the loaded version must still be trainable just before the next load."""
-        if not 1 <= self.k <= config.lag_bound + 1:
+        if self.k < 1:
+            raise ConfigError(f"control.publish.k = {self.k}: expected 1 to lag_bound + 1 = {config.lag_bound + 1}")
+        if self.k > config.lag_bound + 1:
             raise ConfigError(
                 f"control.publish.k = {self.k} with lag_bound = {config.lag_bound}: engines would hold weights that "
                 f"are too old for any new work. Set lag_bound >= {self.k - 1} or k <= {config.lag_bound + 1}"

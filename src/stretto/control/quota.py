@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stretto.control.hooks import QUOTA, Limits
 from stretto.control.view import View
+from stretto.errors import ConfigError
 
 
 @QUOTA.register("fixed")
@@ -14,6 +15,10 @@ class FixedQuota:
     """Constant limits. ``trajectories``: running trajectories in all; None: as many as admission starts."""
 
     trajectories: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.trajectories is not None and self.trajectories < 1:
+            raise ConfigError(f"control.quota.trajectories = {self.trajectories}: expected 1 or more, or none")
 
     def limits(self, view: View) -> Limits:
         """The same always."""

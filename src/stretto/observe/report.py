@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import orjson
 
+from stretto.errors import DataError
 from stretto.observe.report_data import collect
 from stretto.observe.stream import MALFORMED, stream_events
 from stretto.observe.tally import Event
 
 
-def write_report(run_dir: Path | str) -> Path:
+def write_report(run_dir: Path | str, says: Callable[[str], None] = lambda line: None) -> Path:
     """Write ``report.html`` into the run directory from ``events.jsonl``, ``rollouts/`` and ``config.toml``.
 
-    Works for an unfinished run, one without steps and one without rollouts.
+    Works for an unfinished run, one without steps and one without rollouts. Lines of the log that can't be read are
+    left out, listed among the faults, and told to ``says``.
 
     Raises:
-        DataError: there is no event log.
+        DataError: there is no event log, or too little of it is readable.
     """
     run = Path(run_dir)
-    data = collect(run, _readable(run))
+    damaged: list[int] = []
+    try:
+        data = collect(run, _readable(run, damaged))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        if not damaged:
+            raise
+        raise DataError(f"{_damage(run, damaged)}; without it the rest makes no sense") from error
+    if damaged:
+        says(f"{_damage(run, damaged)}; the report leaves it out")
     config = run / "config.toml"
     page = _asset("report.html")
     parts = {
@@ -44,8 +54,21 @@ def write_report(run_dir: Path | str) -> Path:
     return path
 
 
-def _readable(run: Path) -> Iterator[Event]:
-    return (event for event in stream_events(run) if event["e"] != MALFORMED)
+def _readable(run: Path, damaged: list[int]) -> Iterator[Event]:
+    """The events; a line that isn't one becomes a fault, and its number goes into ``damaged``."""
+    t = 0.0
+    for number, event in enumerate(stream_events(run), 1):
+        if isinstance(event, dict) and event.get("e") not in (None, MALFORMED) and "t" in event:
+            t = event["t"]
+            yield event
+        else:
+            damaged.append(number)
+            yield {"e": "Fault", "t": t, "where": "events.jsonl", "what": f"line {number} can't be read"}
+
+
+def _damage(run: Path, damaged: list[int]) -> str:
+    more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+    return f"{run / 'events.jsonl'}: line {damaged[0]}{more} can't be read"
 
 
 def _asset(name: str) -> str:

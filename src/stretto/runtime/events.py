@@ -50,6 +50,8 @@ from typing import Any
 import numpy as np
 import orjson
 
+from stretto.errors import DataError
+
 FORMAT = 1
 _LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 _LINES = 64
@@ -216,17 +218,30 @@ def cut_tail(path: Path, offset: int) -> bytes:
     return data[:offset]
 
 
-def read_events(path: Path) -> list[Event]:
-    """All events of a log. A torn last line (the process was killed while writing) is dropped."""
+def read_events(path: Path, size: int | None = None) -> list[Event]:
+    """All events of a log, or those in its first ``size`` bytes. A torn last line (the process was killed while
+    writing) is dropped.
+
+    Raises:
+        DataError: another line isn't an event; names the file and the line.
+    """
     events: list[Event] = []
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines):
+    with open(path, "rb") as file:
+        lines = file.read(size).split(b"\n")
+    for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            events.append(orjson.loads(line))
-        except orjson.JSONDecodeError:
-            if number >= len(lines) - 1:
+            event = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            if number == len(lines):
                 break
-            raise
+            raise DataError(_damaged(path, number, f"not JSON ({error})")) from error
+        if not isinstance(event, dict) or "e" not in event or "t" not in event:
+            raise DataError(_damaged(path, number, "not an event"))
+        events.append(event)
     return events
+
+
+def _damaged(path: Path, number: int, what: str) -> str:
+    return f"{path}, line {number}: {what}. The log was damaged: put an undamaged one back, or start a new run"

@@ -1,0 +1,52 @@
+"""Components that a user names as ``module:Class``: looked at before they are built, so that a wrong name is a message
+rather than a traceback in the middle of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from stretto.components import Registry, options_of
+from stretto.config.sections import Component
+from stretto.errors import ConfigError, StrettoError
+
+T = TypeVar("T")
+
+
+def build_component(registry: Registry[T], spec: Component, where: str, needs: tuple[str, ...]) -> T:
+    """The component of ``spec``; ``needs``: names that its class must have. Raises ``ConfigError``."""
+    check_component(registry, spec, where, needs)
+    with foreign(f"{where}.name", spec.name):
+        return registry.build(spec.name, spec.options, where)
+
+
+def check_component(registry: Registry[Any], spec: Component, where: str, needs: tuple[str, ...]) -> None:
+    """Raise ``ConfigError`` unless ``spec`` names a class that has ``needs`` and may take its options."""
+    with foreign(f"{where}.name", spec.name):
+        component: Any = registry.find(spec.name, f"{where}.name")
+    if ":" in spec.name:
+        if not inspect.isclass(component):
+            raise ConfigError(f"{where}.name = {spec.name!r}: not a class; expected `module:Class` with {_list(needs)}")
+        if missing := [name for name in needs if not hasattr(component, name)]:
+            raise ConfigError(f"{where}.name = {spec.name!r}: this class lacks {_list(missing)}")
+    if spec.options and hasattr(component, "__dataclass_fields__") and not options_of(component):
+        raise ConfigError(f"{where}: unknown option {next(iter(spec.options))!r}; {spec.name!r} has no options")
+
+
+@contextlib.contextmanager
+def foreign(setting: str, name: str | None) -> Iterator[None]:
+    """Whatever the user's own module raises while it is imported or its class built becomes one ``ConfigError``."""
+    try:
+        yield
+    except StrettoError:
+        raise
+    except Exception as error:
+        if name is None or ":" not in name:
+            raise  # a defect of ours keeps its traceback
+        raise ConfigError(f"{setting} = {name!r} failed: {type(error).__name__}: {error}") from error
+
+
+def _list(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in names)

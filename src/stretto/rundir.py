@@ -1,0 +1,131 @@
+"""The run's directory: may a run start or go on in it, who holds it, and what to do after a run that failed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+
+from stretto.errors import CheckpointError, ConfigError
+from stretto.runtime.manifest import latest
+
+LOCK = ".lock"
+_PROBE = ".stretto-"
+_LEFT_OVER = {LOCK, "config.toml", "logs", "rollouts"}
+"""What a start that failed before its first event leaves behind."""
+
+
+def check_new(out: Path) -> None:
+    """Raise ``ConfigError`` unless a new run can be made at ``out``. Leaves nothing behind."""
+    setting = f"out = {str(out)!r}"
+    try:
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"{setting} is not a directory; choose another out=...")
+        check_contents(out)
+        parent = next(p for p in (out, *out.absolute().parents) if p.exists())
+        with tempfile.TemporaryDirectory(prefix=_PROBE, dir=parent):
+            pass  # that it can be written is only known when something was
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{setting} can't be created: {reason}; choose another out=...") from error
+
+
+def check_contents(out: Path) -> None:
+    """Raise ``ConfigError`` if this directory holds a run, or anything else."""
+    setting = f"out = {str(out)!r}"
+    names = {p.name for p in out.iterdir() if not p.name.startswith(_PROBE)} if out.exists() else set()
+    if "events.jsonl" in names:
+        ways = ["choose another out=...", "remove the directory"]
+        if latest(out / "checkpoints") is not None:
+            ways.insert(0, f"go on with it ({resume_command(out)})")
+        raise ConfigError(f"{setting} already holds a run: {', '.join(ways[:-1])} or {ways[-1]}")
+    if foreign := sorted(names - _LEFT_OVER):
+        raise ConfigError(
+            f"{setting} is a directory with other things in it ({', '.join(foreign[:3])}"
+            f"{', ...' if len(foreign) > 3 else ''}), not a run: choose another out=... or empty it"
+        )
+
+
+def make(out: Path) -> None:
+    """Make the directory of a new run."""
+    try:
+        (out / "rollouts").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"out = {str(out)!r} can't be created: {error.strerror}; choose another out=...") from error
+
+
+@contextlib.contextmanager
+def hold(out: Path) -> Iterator[None]:
+    """Nobody else may start or go on with a run here meanwhile. The kernel lets go when this process is gone."""
+    with open(out / LOCK, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise ConfigError(
+                f"{out} is in use: process {holder} runs in it. Wait until it has ended, or end it (kill {holder})"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def mode_of(out: Path) -> str | None:
+    """How the run in this directory was made (train, rehearse, simulate); None if its log doesn't say."""
+    try:
+        with open(out / "events.jsonl", "rb") as file:
+            mode = orjson.loads(file.readline()).get("mode")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return mode if isinstance(mode, str) else None
+
+
+def check_mode(out: Path, mode: str) -> None:
+    """Raise ``ConfigError`` if the run was made in another mode: its weights, clock and log would be mixed up."""
+    made = mode_of(out)
+    if made is not None and made != mode:
+        raise ConfigError(
+            f"{out} was made by `stretto {made}`; `stretto {mode}` can't go on with it. Use: {resume_command(out)}"
+        )
+
+
+def run_of(path: Path) -> Path:
+    """The run's directory, given it or one of its checkpoints."""
+    run = path if (path / "config.toml").exists() else path.absolute().parent.parent
+    if not (run / "config.toml").exists():
+        raise ConfigError(f"--resume {path}: neither a run directory nor one of its checkpoints (no config.toml)")
+    return run
+
+
+def find_checkpoint(path: Path) -> Path:
+    """A checkpoint directory itself, or the newest one of a run."""
+    if (path / "manifest.json").exists():
+        return path
+    found = latest(path / "checkpoints")
+    if found is None:
+        raise CheckpointError(
+            f"{path} holds no complete checkpoint (looked in {path / 'checkpoints'}): delete it and start again, or "
+            "choose another out=..."
+        )
+    return found
+
+
+def resume_command(out: Path) -> str:
+    """What to type to go on with this run."""
+    return f"stretto {mode_of(out) or 'train'} --resume {shlex.quote(str(out))}"
+
+
+def what_next(out: Path) -> str:
+    """After a run that didn't end well: how to go on."""
+    last = latest(out / "checkpoints")
+    if last is None:
+        return f"There is no checkpoint yet: delete {out} or choose another out=..."
+    return f"The last complete checkpoint is {last}; go on with: {resume_command(out)}"
