@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stretto import cli
+from stretto.errors import WorkerError
+from stretto.runtime.workers.inline import InlineLearner
 
 SMALL = ("prompts_per_step=4", "group_size=2", "logging.console=off", "logging.report=false")
 
@@ -82,5 +85,80 @@ def test_an_interrupted_simulation_says_so_and_exits_130(tmp_path: Path) -> None
     os.kill(process.pid, signal.SIGINT)
     _, shown = process.communicate(timeout=60)
     assert process.returncode == 130, shown
+    assert f"There is no checkpoint yet: delete {tmp_path}/run" in shown
     assert "interrupted" in shown
     assert "Traceback" not in shown
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Has this process a handler for the signal?"""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
+
+
+def test_a_run_that_is_told_to_end_at_its_start_says_so_and_exits_143(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stretto.cli", "rehearse", "quickstart", f"out={tmp_path}/run"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not catches(process.pid, signal.SIGTERM) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.005)
+    process.terminate()
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 143, shown
+    assert "interrupted" in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("command", [("recipes",), ("check", "{run}"), ("check", "{run}", "--json")])
+def test_a_stdout_that_can_not_be_written_is_one_message(finished: Path, command: tuple[str, ...]) -> None:
+    arguments = [part.format(run=finished) for part in command]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "stretto.cli", *arguments], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == "OSError: the standard output: No space left on device\n"
+
+
+def test_a_path_is_shown_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ("x:b:y [red] " + "long" * 40 + ".toml")
+    path.write_text("= 3")
+    code, _, shown = run(capsys, monkeypatch, "train", str(path))
+    assert code == 1
+    assert f"ConfigError: {path}: not valid TOML" in shown
+
+
+def test_check_says_whether_the_run_has_ended(
+    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = finished / "events.jsonl"
+    for complete in (True, False):
+        code, shown, _ = run(capsys, monkeypatch, "check", str(finished), "--json")
+        assert (code, json.loads(shown)["complete"]) == (0, complete)
+        log.write_text("".join(line for line in log.read_text().splitlines(True) if '"e":"RunEnd"' not in line))
+
+
+@pytest.mark.parametrize(
+    ("save_every", "says"),
+    [("1", "go on with: stretto simulate --resume {run}"), ("0", "no checkpoint yet: delete {run} or choose another")],
+)
+def test_a_run_that_fails_says_how_to_go_on(
+    save_every: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = InlineLearner.step
+
+    async def dies(self: InlineLearner, *arguments: Any) -> Any:
+        stepped = await step(self, *arguments)
+        if stepped.version == 3:
+            raise WorkerError("the learner died")
+        return stepped
+
+    monkeypatch.setattr(InlineLearner, "step", dies)
+    code, _, shown = run(
+        capsys, monkeypatch, "simulate", "quickstart", f"out={tmp_path}/run", f"save_every={save_every}", *SMALL
+    )
+    assert code == 1
+    assert shown.startswith("WorkerError: the learner died\n")
+    assert says.format(run=tmp_path / "run") in shown

@@ -85,9 +85,9 @@ def _say(kind: str, text: str) -> None:
 
 def _mute() -> None:
     """What is still buffered for a stdout that can't be written must not raise once more at exit."""
-    if sys.stdout is not None and sys.stdout is sys.__stdout__:
+    if sys.stdout is sys.__stdout__:
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _exit_interrupted(error: BaseException | None) -> None:

@@ -144,9 +144,7 @@ def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContext
     return Crew(names, out / "logs", config.workers.threads, model_type(config.model))
 
 
-async def _run(
-    job: Job, live: LiveView, kept: list[Event]
-) -> tuple[Outcome, dict[str, Any], str]:
+async def _run(job: Job, live: LiveView, kept: list[Event]) -> tuple[Outcome, dict[str, Any], str]:
     """How the run ended, its figures (counted as the events came), the SHA-256 of its event log. ``kept``: the events
     up to the checkpoint."""
     config, restored = job.config, job.restored

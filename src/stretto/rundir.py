@@ -24,6 +24,8 @@ _LEFT_OVER = {LOCK, "config.toml", "logs", "rollouts"}
 def check_new(out: Path) -> None:
     """Raise ``ConfigError`` unless a new run can be made at ``out``. Leaves nothing behind."""
     setting = f"out = {str(out)!r}"
+    if "\0" in str(out):
+        raise ConfigError(f"{setting} holds a NUL character; choose another out=...")
     try:
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{setting} is not a directory; choose another out=...")
