@@ -90,7 +90,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
     return Parts(
         config=config, rules=job.rules, env=env, engines=engines, learner=learner, scoring=scoring, sampling=sampling,
         log=log, view=view, waits=waits, out=job.out, max_steps=max_steps, tasks_in_all=tasks_in_all,
-        evaluator=evaluator, on_step=_sampler(job, env), says=job.says,
+        evaluator=evaluator, on_step=_recorder(job, env, log), says=job.says,
         offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job),
     )  # fmt: skip
 
@@ -205,6 +205,18 @@ def _scoring_events(log: EventLog) -> Callable[[str, str, str], None]:
             log.emit("WorkerDown", worker=worker, reason=reason)
 
     return hear
+
+
+def _recorder(job: Job, env: Environment, log: EventLog) -> Callable[[int, list[Group], Stepped], None]:
+    """Notes what a step's learner warned of, and samples of what it trained on."""
+    sample = _sampler(job, env)
+
+    def record(version: int, groups: list[Group], stepped: Stepped) -> None:
+        if stepped.reason and not stepped.skipped:  # the reason of a skipped step is in the log already
+            log.emit("Fault", where="learner", what=stepped.reason)
+        sample(version, groups, stepped)
+
+    return record
 
 
 def _sampler(job: Job, env: Environment) -> Callable[[int, list[Group], Stepped], None]:

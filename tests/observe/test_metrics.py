@@ -6,6 +6,7 @@ import builtins
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,20 @@ def test_wandb_asked_for_and_missing_is_an_error(tmp_path: Path, monkeypatch: py
     logging = RunConfig().logging
     logging.wandb = True
     with pytest.raises(ConfigError, match="pip install wandb"):
+        make_trackers(tmp_path, logging, name="x", config={})
+
+
+def test_wandb_that_does_not_start_says_how_to_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class UsageError(Exception):
+        pass
+
+    def init(**settings: Any) -> Any:
+        raise UsageError("api_key not configured (no-tty)")
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    logging = RunConfig().logging
+    logging.wandb = True
+    with pytest.raises(ConfigError, match=r"UsageError: api_key not configured.*wandb login.*WANDB_API_KEY.*offline"):
         make_trackers(tmp_path, logging, name="x", config={})
 
 

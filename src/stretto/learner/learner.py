@@ -17,6 +17,8 @@ from torch import Tensor
 from stretto.batch import TokenBatch
 from stretto.config.sections import LearnerConfig
 from stretto.errors import CheckpointError, ConfigError, WeightsError
+from stretto.learner.blame import bad_row
+from stretto.learner.collapse import CollapseWatch
 from stretto.learner.minibatches import minibatch_rows
 from stretto.learner.optimizer import Optimizer, learning_rate
 from stretto.learner.randomness import seeded
@@ -35,7 +37,8 @@ log = logging.getLogger("stretto")
 @dataclass(frozen=True)
 class StepResult:
     """What a step did. ``skipped``: the gradient was non-finite; weights and optimizer are as before, ``version``
-    too, and ``reason`` says which parameter and row. ``metrics`` by the names of the metric dictionary."""
+    too, and ``reason`` says which parameter and row. Of a step that wasn't skipped, ``reason`` is a warning.
+    ``metrics`` by the names of the metric dictionary."""
 
     version: int
     skipped: bool
@@ -79,6 +82,7 @@ class Learner:
         self.skipped = 0
         self._skipped_in_a_row = 0
         self.scorer = Scorer(self.model_dir, config, seed, temperature)
+        self._watch = CollapseWatch(self.scorer.vocabulary)
         shared: dict[str, Any] = {"betas": config.betas, "eps": config.eps, "max_grad_norm": config.max_grad_norm}
         self._policy = Optimizer(self.scorer.policy_parameters(), weight_decay=config.weight_decay, **shared)
         self._critic = Optimizer(self.scorer.critic_parameters(), weight_decay=0.0, **shared) if self._values else None
@@ -140,7 +144,10 @@ class Learner:
             out |= {"loss/critic": mean[4], "critic/grad_norm": mean[1]}
         out |= metrics.report() | batch_metrics(batch, self.objective, len(inner) - 1)
         out["intake/nonfinite_tokens"] = lost
-        return StepResult(self.version, False, {name: float(v) for name, v in out.items()}, ratio=first.numpy())
+        warning = None if critic_alone else self._watch.see(float(out.get("entropy", math.nan)), float(mean[0]))
+        if warning is not None:
+            log.warning("version %d: %s", self.version, warning)
+        return StepResult(self.version, False, {k: float(v) for k, v in out.items()}, warning, first.numpy())
 
     def _backward(
         self, part: TokenBatch, advantages: Tensor, critic_alone: bool, ratios: Ratios | None, batch_rows: Tensor
@@ -238,7 +245,7 @@ class Learner:
         self._zero_grad()
         if before is not None:
             self._restore(before)
-        reason = f"non-finite gradient in {where} at version {self.version}; {self._bad_row(part, advantages)}"
+        reason = f"non-finite gradient in {where} at version {self.version}; {bad_row(self.scorer, part, advantages)}"
         self.skipped += 1
         self._skipped_in_a_row += 1
         if self.config.on_nonfinite == "stop" or self._skipped_in_a_row >= self.config.max_skipped:
@@ -248,22 +255,6 @@ class Learner:
             )
         log.warning("step skipped: %s", reason)
         return StepResult(self.version, True, {"update/skipped": 1.0}, reason)
-
-    def _bad_row(self, part: TokenBatch, advantages: Tensor) -> str:
-        """The first row whose numbers aren't finite; else the one with the largest advantage."""
-
-        def name(row: int) -> str:
-            return f"row {row}" if part.trajectory is None else f"trajectory {int(part.trajectory[row])}"
-
-        with torch.no_grad():
-            for row in range(part.rows):
-                one = part.select(torch.tensor([row]))
-                if not bool(advantages[row].isfinite().all()):
-                    return f"advantages of {name(row)} aren't finite"
-                if not bool(self.scorer.scores(one, values=False).logp.isfinite().all()):
-                    return f"log-probabilities of {name(row)} aren't finite"
-        largest, at = advantages.abs().amax(1).max(0)
-        return f"every row is finite, so it overflowed; the largest advantage is {float(largest):g} in {name(int(at))}"
 
     def _assert_finite(self) -> None:
         if not self._policy.finite() or not (self._critic is None or self._critic.finite()):

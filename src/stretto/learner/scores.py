@@ -76,6 +76,11 @@ class Scorer:
         """How the policy reads batches (``PolicyStates.way``)."""
         return self._states.way
 
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the policy chooses from."""
+        return int(self._head.weight.shape[0])
+
     def policy_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The trainable parameters by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}

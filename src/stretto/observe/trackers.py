@@ -64,9 +64,15 @@ class Wandb:
             raise ConfigError(
                 "logging.wandb = true, but wandb isn't installed: pip install wandb, or leave logging.wandb off"
             ) from error
-        self._run = wandb.init(
-            project=project, name=name, config=dict(config), dir=str(run_dir), id=run_dir.name, resume="allow"
-        )
+        try:
+            self._run = wandb.init(
+                project=project, name=name, config=dict(config), dir=str(run_dir), id=run_dir.name, resume="allow"
+            )
+        except Exception as error:  # no key, no network, no such project: each has a class of its own
+            raise ConfigError(
+                f"logging.wandb = true, but Weights & Biases did not start: {type(error).__name__}: {error}. Log in "
+                "(wandb login), set WANDB_API_KEY, set WANDB_MODE=offline, or leave logging.wandb off"
+            ) from error
 
     def scalars(self, step: int, t: float, values: Mapping[str, float]) -> None:
         """Log under the learner's step."""
@@ -83,7 +89,7 @@ def make_trackers(
     """The trackers that ``logging`` asks for; ``step``: the one that a resumed run continues after.
 
     Raises:
-        ConfigError: W&B is asked for and not installed.
+        ConfigError: W&B is asked for and isn't installed, or doesn't start.
     """
     trackers: list[Tracker] = [TensorBoard(run_dir / "tensorboard", step)]
     if logging.wandb:
