@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from stretto.cli import _configure, app
 from stretto import rundir
+from stretto.cli import _configure, app
 from stretto.errors import CheckpointError, ConfigError, DataError
 from stretto.launch import check_start
 
