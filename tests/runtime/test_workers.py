@@ -185,6 +185,29 @@ def test_an_error_in_taking_in_a_message_is_not_lost() -> None:
     asyncio.run(scenario())
 
 
+def test_a_death_that_cannot_be_logged_is_told_all_the_same() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        learner, (child,) = bench.learner(), bench.children
+        deaths: list[BaseException] = []
+        learner.hear_death(deaths.append)
+        await up(learner, child)
+
+        def full(*args: object, **fields: object) -> float:
+            raise OSError(28, "No space left on device")
+
+        bench.log.emit = full  # type: ignore[method-assign]
+        saving = asyncio.create_task(learner.save("here"))  # type: ignore[arg-type]
+        await child.expect("save")
+        child.die()
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            await saving
+        assert len(deaths) == 1
+        await bench.close(learner)
+
+    asyncio.run(scenario())
+
+
 class Script:
     """A wire with prepared messages; keeps what is said."""
 

@@ -145,7 +145,7 @@ class ProcessEngine(EngineHandle):
     def _died(self, error: BaseException) -> None:
         self.deliver(list(self._arrived))
         self._arrived.clear()
-        self.log.emit("WorkerDown", worker=self.name, reason=str(error).splitlines()[0])
+        _log_death(self.log, self.name, error)
         if self._restarts_left <= 0 or not isinstance(error, WorkerError):
             self.fail(error)
             return
@@ -165,6 +165,11 @@ class ProcessEngine(EngineHandle):
         except BaseException as error:
             if self._restarting is asyncio.current_task():  # else it died while it came up, and the next one comes up
                 self.fail(error)
+
+
+def _log_death(log: EventLog, worker: str, error: BaseException) -> None:
+    with contextlib.suppress(OSError):  # a full disk, say: whoever waits for this worker must learn of it all the same
+        log.emit("WorkerDown", worker=worker, reason=(str(error) or type(error).__name__).splitlines()[0])
 
 
 class ProcessLearner:
@@ -198,7 +203,7 @@ class ProcessLearner:
         self._on_death = on_death
 
     def _died(self, error: BaseException) -> None:
-        self._log.emit("WorkerDown", worker="learner", reason=str(error).splitlines()[0])
+        _log_death(self._log, "learner", error)
         for staged in self._staging:
             if not staged.done():
                 staged.set_exception(error)

@@ -198,8 +198,9 @@ class ChildProcess:
         """Ask it to end; kill it at the deadline."""
         self._closing = True
         if self._writer is not None:
-            self.post(("close",))
-            await self._exit(deadline_s)
+            if self._error is None:
+                self.post(("close",))
+                await self._exit(deadline_s)
             self._writer.close()
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
