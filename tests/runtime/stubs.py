@@ -99,3 +99,8 @@ class Bench:
         for child in self.children:
             child.die()
         await handle.close()
+
+
+async def up(handle: ProcessEngine | ProcessLearner, child: Child) -> None:
+    """Start a handle with its child."""
+    await asyncio.gather(handle.start(), child.come_up())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,8 @@ from stretto.cluster.costs import Costs
 from stretto.cluster.env import ModelledEnvironment
 from stretto.control.hooks import build_rules
 from stretto.envs.base import Client, Task
-from stretto.errors import ConfigError, DeadlockError, InvariantError, WorkerError
+from stretto.errors import ConfigError, DeadlockError
 from stretto.observe.metrics import read_metrics
-from stretto.runtime import trainer
-from stretto.runtime.workers.inline import InlineLearner
 from stretto.trajectory import Trajectory
 
 from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained, worst
@@ -283,49 +280,3 @@ def test_order_and_a_batch_rule_may_not_contradict_each_other() -> None:
         build_rules(configure("control.batch.name=submission", "control.admission.name=slots"))
     for settings in (["order=submission"], ["control.batch.name=submission"]):
         assert type(build_rules(configure(*settings)).admission).__name__ == "SubmissionAdmission"
-
-
-def test_a_batch_that_breaks_the_bound_ends_the_run_with_a_balanced_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bound is looked at before the groups leave the pool."""
-    look = trainer._staleness
-
-    def broken(columns: Any, version: int, lag_bound: int) -> dict[str, int]:
-        return look(columns, version, lag_bound if version < 3 else -1)
-
-    monkeypatch.setattr(trainer, "_staleness", broken)
-    wired = Wired(configure(*SMALL, "lag_bound=2", "max_steps=10"), tmp_path)
-    with pytest.raises(InvariantError, match=r"step 3: a token has staleness \d, the lag bound is -1"):
-        wired.run()
-    events = wired.events
-    assert len(of(events, "StepStart")) == 3
-    assert any(e["group_over"] and e["tokens"] for e in of(events, "TrajEnd"))
-    assert_clean(events)
-    assert ledger(events)["open"] == 0
-
-
-class Absent(ModelledEnvironment):
-    """One member of each group has no reward."""
-
-    async def rollout(self, client: Client, task: Task) -> Trajectory:
-        trajectory = await super().rollout(client, task)
-        trajectory.reward = None if trajectory.id % 1000 == 0 else 1.0
-        return trajectory
-
-
-def test_a_learner_that_dies_in_a_step_loses_the_tokens_of_its_batch_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def dies(*args: object) -> None:
-        args[2].close()  # type: ignore[attr-defined]
-        raise WorkerError("the learner died")
-
-    monkeypatch.setattr(InlineLearner, "step", dies)
-    config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=3", "workers.replace_failed=0")
-    wired = Wired(config, tmp_path, env=Absent(Costs(config.cluster, 0)))
-    with pytest.raises(WorkerError, match="the learner died"):
-        wired.run()
-    assert len(of(wired.events, "StepStart")) == 1
-    assert_clean(wired.events)
-    assert ledger(wired.events)["open"] == 0

@@ -1,28 +1,22 @@
-"""The conversation with worker processes, message by message: what is lost, late, out of order or said by the dying."""
+"""The conversation with the learner's process: what is lost, late, out of order or said by the dying."""
 
 from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-from stretto.errors import DeadlineError, StrettoError, WorkerError
+from stretto.errors import DeadlineError, WorkerError
 from stretto.observe.live import LiveView
-from stretto.pool.columns import pack_completions
-from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.workers.base import Staging, Stepped
 from stretto.runtime.workers.child import _LearnerProcess
-from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
 
-from .stubs import Bench, Child
-
-Scenario = Callable[..., Coroutine[Any, Any, None]]
+from .stubs import Bench, up
 
 
 def stepped(version: int, skipped: bool = False) -> Stepped:
@@ -32,13 +26,6 @@ def stepped(version: int, skipped: bool = False) -> Stepped:
 async def slot(number: int, after_s: float = 0.0) -> int:
     await asyncio.sleep(after_s)
     return number
-
-
-async def up(handle: ProcessEngine | ProcessLearner, child: Child) -> None:
-    await asyncio.gather(handle.start(), child.come_up())
-
-
-# --- the learner ---
 
 
 def test_a_step_its_slot_and_a_checkpoint_reach_the_learner_in_this_order() -> None:
@@ -267,96 +254,3 @@ def test_an_error_that_nobody_asked_for_ends_the_learner_process() -> None:
     process.store = SimpleNamespace(stage=full)  # type: ignore[assignment]
     with pytest.raises(OSError, match="No space"):
         process.run()
-
-
-# --- the engine ---
-
-
-def request(id: int) -> Request:
-    return Request(id, id, id, np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=4))
-
-
-STAGED = SimpleNamespace(version=0)
-
-
-def test_an_engine_that_answers_a_load_and_dies_at_once_gets_no_requests_and_the_next_one_all() -> None:
-    async def scenario() -> None:
-        bench = Bench(2)
-        engine, (first, second) = bench.engine(max_restarts=1), bench.children
-        back = asyncio.Event()
-        engine.on_restart = lambda e: back.set()
-        await up(engine, first)
-        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
-        engine.submit(request(1))
-        number = await first.expect("load")
-        assert number is not None
-        engine._child._questions[number].set_result((0, 0.0))  # answer and end in one turn of the event loop
-        first.die()
-        engine._child._gone(WorkerError("engine-0 was killed by SIGKILL"))
-        with pytest.raises(WorkerError, match="SIGKILL"):
-            await load
-        assert engine.version is None
-        assert engine.restarting
-        waiting = engine.submit(request(2))  # its client asks again
-        await second.come_up()
-        await back.wait()
-        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
-        second.answer(await second.expect("load"), (0, 0.0))
-        await load
-        _, (kind, (_, _, rows)) = await second.next()
-        assert kind == "add"
-        assert 2 in [row[0] for row in rows]
-        assert not waiting.done()
-        assert not engine.restarting
-        await bench.close(engine)
-
-    asyncio.run(scenario())
-
-
-def test_a_restarting_engine_has_no_partial_rollouts_and_nobody_waits_for_them() -> None:
-    """Its imports take longer than a weight update may."""
-
-    async def scenario() -> None:
-        bench = Bench(2)
-        engine, (first, second) = bench.engine(max_restarts=1, publish_s=0.05), bench.children
-        await up(engine, first)
-        partials = asyncio.create_task(engine.partials())
-        await first.expect("partials")
-        first.die()  # with the question open
-        assert await partials == {}
-        number = await second.expect("spec")  # and while the next one imports
-        assert await asyncio.wait_for(engine.partials(), 0.04) == {}
-        second.answer(number, {})
-        await asyncio.sleep(0.02)
-        assert await engine.partials() == {}, "it is up and holds no weights"
-        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
-        second.answer(await second.expect("load"), (0, 0.0))
-        await load
-        partials = asyncio.create_task(engine.partials())
-        second.answer(await second.expect("partials"), pack_completions([]))
-        assert await partials == {}
-        await bench.close(engine)
-
-    asyncio.run(scenario())
-
-
-def test_an_engine_that_dies_while_it_comes_up_again_has_its_further_restarts() -> None:
-    async def scenario() -> None:
-        bench = Bench(4)
-        engine, children = bench.engine(max_restarts=2), bench.children
-        back = asyncio.Event()
-        engine.on_restart = lambda e: back.set()
-        await up(engine, children[0])
-        children[0].die()
-        await children[1].expect("spec")
-        children[1].die()
-        await children[2].come_up()
-        await back.wait()
-        assert not engine.failed.done()
-        assert [e["e"] for e in bench.events] == ["WorkerUp", "WorkerDown", "WorkerDown", "WorkerUp"]
-        children[2].die()
-        with pytest.raises(StrettoError, match="SIGKILL"):
-            await engine.failed
-        await bench.close(engine)
-
-    asyncio.run(scenario())

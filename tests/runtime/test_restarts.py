@@ -1,0 +1,105 @@
+"""An engine's process that dies and comes up again, message by message: nothing is sent to the dead, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from stretto.errors import StrettoError, WorkerError
+from stretto.pool.columns import pack_completions
+from stretto.rollout.types import Request, SamplingParams
+
+from .stubs import Bench, up
+
+
+def request(id: int) -> Request:
+    return Request(id, id, id, np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=4))
+
+
+STAGED = SimpleNamespace(version=0)
+
+
+def test_an_engine_that_answers_a_load_and_dies_at_once_gets_no_requests_and_the_next_one_all() -> None:
+    async def scenario() -> None:
+        bench = Bench(2)
+        engine, (first, second) = bench.engine(max_restarts=1), bench.children
+        back = asyncio.Event()
+        engine.on_restart = lambda e: back.set()
+        await up(engine, first)
+        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
+        engine.submit(request(1))
+        number = await first.expect("load")
+        assert number is not None
+        engine._child._questions[number].set_result((0, 0.0))  # answer and end in one turn of the event loop
+        first.die()
+        engine._child._gone(WorkerError("engine-0 was killed by SIGKILL"))
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            await load
+        assert engine.version is None
+        assert engine.restarting
+        waiting = engine.submit(request(2))  # its client asks again
+        await second.come_up()
+        await back.wait()
+        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
+        second.answer(await second.expect("load"), (0, 0.0))
+        await load
+        _, (kind, (_, _, rows)) = await second.next()
+        assert kind == "add"
+        assert 2 in [row[0] for row in rows]
+        assert not waiting.done()
+        assert not engine.restarting
+        await bench.close(engine)
+
+    asyncio.run(scenario())
+
+
+def test_a_restarting_engine_has_no_partial_rollouts_and_nobody_waits_for_them() -> None:
+    """Its imports take longer than a weight update may."""
+
+    async def scenario() -> None:
+        bench = Bench(2)
+        engine, (first, second) = bench.engine(max_restarts=1, publish_s=0.05), bench.children
+        await up(engine, first)
+        partials = asyncio.create_task(engine.partials())
+        await first.expect("partials")
+        first.die()  # with the question open
+        assert await partials == {}
+        number = await second.expect("spec")  # and while the next one imports
+        assert await asyncio.wait_for(engine.partials(), 0.04) == {}
+        second.answer(number, {})
+        await asyncio.sleep(0.02)
+        assert await engine.partials() == {}, "it is up and holds no weights"
+        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
+        second.answer(await second.expect("load"), (0, 0.0))
+        await load
+        partials = asyncio.create_task(engine.partials())
+        second.answer(await second.expect("partials"), pack_completions([]))
+        assert await partials == {}
+        await bench.close(engine)
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_dies_while_it_comes_up_again_has_its_further_restarts() -> None:
+    async def scenario() -> None:
+        bench = Bench(4)
+        engine, children = bench.engine(max_restarts=2), bench.children
+        back = asyncio.Event()
+        engine.on_restart = lambda e: back.set()
+        await up(engine, children[0])
+        children[0].die()
+        await children[1].expect("spec")
+        children[1].die()
+        await children[2].come_up()
+        await back.wait()
+        assert not engine.failed.done()
+        assert [e["e"] for e in bench.events] == ["WorkerUp", "WorkerDown", "WorkerDown", "WorkerUp"]
+        children[2].die()
+        with pytest.raises(StrettoError, match="SIGKILL"):
+            await engine.failed
+        await bench.close(engine)
+
+    asyncio.run(scenario())
