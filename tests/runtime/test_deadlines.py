@@ -102,6 +102,18 @@ def test_a_modelled_step_that_takes_long_and_meets_its_deadline_is_no_news(tmp_p
     assert not [e for e in events if e["e"] == "Waiting" and "step" in e["what"]]
 
 
+def test_long_drains_count_as_neither_the_learners_step_nor_a_weight_update(tmp_path: Path) -> None:
+    """The learner waits for the slot that an engine is still to load from; both settings are far shorter."""
+    settings = ("control.in_flight=drain", "lag_bound=3", "max_steps=8", "engine.count=2", "deadlines.step_s=0.6",
+                "deadlines.publish_s=0.2", "cluster.lengths.mean=2000", "cluster.lengths.kind=lognormal")  # fmt: skip
+    _, events = simulate(tmp_path / "run", *RUN, *settings)
+    assert_clean(events)
+    assert events[-1]["reason"] == "done"
+    starts = {e["version"]: e["t"] for e in events if e["e"] == "StepStart"}
+    ends = {e["version"] - 1: e["t"] for e in events if e["e"] == "StepEnd"}
+    assert max(ends[v] - starts[v] for v in ends) > 5, "no step met a drain: the test shows nothing"
+
+
 def test_an_inline_step_that_took_too_long_ends_the_run(model: Path, tmp_path: Path) -> None:
     with pytest.raises(DeadlineError, match=r"learner: a learner step; deadlines.step_s is over"):
         start(tmp_path / "run", model, "max_steps=2", "deadlines.step_s=0.0001")
