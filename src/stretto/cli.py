@@ -126,7 +126,10 @@ def _configure(source: str | None, settings: list[str], resume: Path | None) -> 
             )
     table = apply_overrides(read_source(str(run / "config.toml")), settings)
     table["out"] = str(run)
-    return validate(table)
+    try:
+        return validate(table)
+    except ConfigError as error:
+        raise ConfigError(f"{run / 'config.toml'}: {error}") from error
 
 
 def _start(

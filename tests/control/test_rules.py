@@ -74,7 +74,7 @@ def test_a_rule_of_ones_own_is_named_by_module_and_class() -> None:
     ("setting", "message"),
     [
         ("control.router.name=least-loded", "did you mean 'least-loaded'"),
-        (f"control.router.name={__name__}:NoSuch", "no such name"),
+        (f"control.router.name={__name__}:NoSuch", "has no 'NoSuch'"),
         ("control.publish.name=every-k", "k = 2 with lag_bound = 0"),
     ],
 )

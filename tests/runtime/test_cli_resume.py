@@ -38,6 +38,13 @@ def test_what_makes_the_run_what_it_is_stays(setting: str, finished: Path) -> No
         _configure(None, [setting], finished)
 
 
+def test_a_damaged_configuration_is_named_by_its_file(finished: Path, tmp_path: Path) -> None:
+    text = (finished / "config.toml").read_text()
+    (tmp_path / "config.toml").write_text(text.replace("group_size = ", "group_size = -"))
+    with pytest.raises(ConfigError, match=r"config\.toml: group_size = -2"):
+        _configure(None, [], tmp_path)
+
+
 def test_a_directory_that_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a run directory nor one of its checkpoints"):
         _configure(None, [], tmp_path)
