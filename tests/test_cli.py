@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from stretto import cli
+from stretto.config.load import recipe_names
 from stretto.errors import WorkerError
 from stretto.runtime.workers.inline import InlineLearner
 
@@ -88,6 +89,14 @@ def test_an_interrupted_simulation_says_so_and_exits_130(tmp_path: Path) -> None
     assert f"There is no checkpoint yet: delete {tmp_path}/run" in shown
     assert "interrupted" in shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_every_recipe_can_be_simulated(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, shown = run(capsys, monkeypatch, "simulate", recipe, f"out={tmp_path}/run", "max_steps=1", *SMALL)
+    assert code == 0, shown
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

@@ -151,6 +151,8 @@ def test_a_bad_setting_is_one_clear_error(settings: list[str], says: str) -> Non
         (["engine.count=100000"], "threads"),
         (["engine.top_logp=1000"], "vocabulary has"),
         (["model=nowhere"], "no such directory"),
+        (["sampling.stop=['12']"], "is 2 tokens"),
+        (["sampling.stop=['x']"], "is no token"),
     ],
 )
 def test_components_are_checked_before_anything_starts(settings: list[str], says: str) -> None:

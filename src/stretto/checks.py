@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
 from stretto.envs.base import ENVIRONMENTS
 from stretto.envs.build import build_environment
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, DataError
 
 _ENVIRONMENT = ("bind", "task", "eval_tasks", "rollout", "text")
 _OBJECTIVE = ("needs", "corrects", "advantages", "__call__")
@@ -110,19 +111,43 @@ def _check_model(config: RunConfig, env: Any) -> None:
         from stretto.models.resolve import check_directory
 
         check_directory(Path(config.model).expanduser())
-    size = _vocabulary(config, env) if config.engine.top_logp else None
-    if size is not None and config.engine.top_logp > size:
+    if config.model == "smollm2" or not (config.engine.top_logp or config.sampling.stop):
+        return  # what the tokens are is known when the model is there
+    tokenizer = _tokenizer(config, env)
+    stop_ids(config.sampling.stop, tokenizer)
+    if config.engine.top_logp > (size := _vocabulary(config, tokenizer)):
         raise ConfigError(f"engine.top_logp = {config.engine.top_logp}: the model's vocabulary has {size} tokens")
 
 
-def _vocabulary(config: RunConfig, env: Any) -> int | None:
-    """Tokens of the model, if that is known before it is built."""
-    if config.model == "smollm2":
-        return None
-    if config.model == "tiny":
-        from stretto.models.tiny import alphabet_of
-        from stretto.models.tokenizer import char_tokenizer
+def stop_ids(stop: Iterable[str], tokenizer: Any) -> list[int]:
+    """The token of each of ``sampling.stop``; ``ConfigError`` if one isn't a token of this model."""
+    found = []
+    for text in stop:
+        try:
+            ids = tokenizer.encode(text).tolist()
+        except DataError as error:
+            raise ConfigError(f"sampling.stop: {text!r} is no token of this model: {error}") from error
+        if len(ids) != 1:
+            raise ConfigError(f"sampling.stop: {text!r} is {len(ids)} tokens for this model; a stop is one token")
+        found += ids
+    return found
 
-        return len(char_tokenizer(alphabet_of(env)))
+
+def _tokenizer(config: RunConfig, env: Any) -> Any:
+    from stretto.models.tokenizer import LightTokenizer, char_tokenizer, light_tokenizer
+
+    if config.model != "tiny":
+        return light_tokenizer(Path(config.model).expanduser())
+    from stretto.models.tiny import alphabet_of
+
+    built = char_tokenizer(alphabet_of(env))
+    return LightTokenizer(built.backend_tokenizer, eos_ids=[built.eos_token_id])
+
+
+def _vocabulary(config: RunConfig, tokenizer: Any) -> int:
+    """Tokens that the model gives a probability."""
+    if config.model == "tiny":
+        return int(tokenizer.vocab_size)
     description = json.loads((Path(config.model).expanduser() / "config.json").read_text())
-    return description.get("vocab_size") or (description.get("text_config") or {}).get("vocab_size")
+    size = description.get("vocab_size") or (description.get("text_config") or {}).get("vocab_size")
+    return int(size or tokenizer.vocab_size)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stretto.checks import stop_ids
 from stretto.cluster.costs import Costs
 from stretto.cluster.engine import ModelledEngine
 from stretto.cluster.env import DelayedEnvironment, ModelledEnvironment
@@ -75,7 +76,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
             on_event=_scoring_events(log),
         )
     )  # fmt: skip
-    sampling = _sampling(config, env, eos_ids)
+    sampling = _sampling(job)
     engines, learner = _workers(job, log, waits, costs, model_dir, eos_ids, max_steps)
     evaluator = None
     if config.eval.tasks and job.mode != "simulate":
@@ -133,14 +134,10 @@ def _steps(config: RunConfig, env: Environment) -> tuple[int, int | None]:
     return min(config.max_steps, tasks // config.prompts_per_step), tasks
 
 
-def _sampling(config: RunConfig, env: Environment, eos_ids: tuple[int, ...]) -> SamplingParams:
-    stop = list(eos_ids)
-    for text in config.sampling.stop:
-        ids = env.tokenizer.encode(text).tolist()  # type: ignore[attr-defined]
-        if len(ids) != 1:
-            raise ConfigError(f"sampling.stop: {text!r} is {len(ids)} tokens for this model; a stop is one token")
-        stop += ids
-    s = config.sampling
+def _sampling(job: Job) -> SamplingParams:
+    s, stop = job.config.sampling, list(job.eos_ids)
+    if s.stop and job.mode != "simulate":  # there are no tokens then, only numbers of them
+        stop += stop_ids(s.stop, job.env.tokenizer)  # type: ignore[attr-defined]
     return SamplingParams(s.temperature, s.top_p, s.top_k, s.max_new_tokens, tuple(stop))
 
 
