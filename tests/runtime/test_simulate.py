@@ -280,3 +280,14 @@ def test_order_and_a_batch_rule_may_not_contradict_each_other() -> None:
         build_rules(configure("control.batch.name=submission", "control.admission.name=slots"))
     for settings in (["order=submission"], ["control.batch.name=submission"]):
         assert type(build_rules(configure(*settings)).admission).__name__ == "SubmissionAdmission"
+
+
+def test_a_drain_ends_when_its_last_rows_are_given_up(tmp_path: Path) -> None:
+    """The groups that are open at the end of the run are cancelled while an engine waits for them."""
+    _, events = simulate(
+        tmp_path / "run", "max_steps=20", "lag_bound=1000", "control.in_flight=drain", "control.admission.name=slots",
+        "control.pool.name=drop-oldest", "control.batch.name=fifo", "prompts_per_step=4", "group_size=4",
+        "engine.slots=64", "cluster.lengths.mean=50",
+    )  # fmt: skip
+    assert events[-1]["reason"] == "done"
+    assert_clean(events)

@@ -107,6 +107,8 @@ class ModelledEngineHandle(EngineHandle):
                 self._since = now
             if engine.waiting:
                 engine.start_waiting()
+        elif not engine.rows and not self._draining.done():  # the last row ended, or was given up
+            self._draining.set_result(None)
         self._reschedule()
 
     def _reschedule(self) -> None:
@@ -134,8 +136,6 @@ class ModelledEngineHandle(EngineHandle):
         self.deliver(finished)
         if not engine.rows:
             self._log_busy(now)
-            if self._draining is not None and not self._draining.done():
-                self._draining.set_result(None)
         self._go_on(now)
 
     def _log_busy(self, now: float) -> None:
