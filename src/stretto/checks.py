@@ -78,9 +78,7 @@ def _check_objective(config: RunConfig) -> None:
         )
     critic = config.learner.critic.kind
     if "values" in objective.needs and critic == "none":
-        raise ConfigError(
-            f"objective.name = {name!r} needs a critic: set learner.critic.kind to 'head' or 'network'"
-        )
+        raise ConfigError(f"objective.name = {name!r} needs a critic: set learner.critic.kind to 'head' or 'network'")
     if "values" not in objective.needs and critic != "none":
         raise ConfigError(
             f"learner.critic.kind = {critic!r}, but objective.name = {name!r} uses no values: set 'none', or "

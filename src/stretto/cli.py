@@ -121,9 +121,7 @@ def _configure(source: str | None, settings: list[str], resume: Path | None) -> 
     for text in settings:
         key = text.split("=")[0].split(".")[0].strip()
         if key not in RESUMABLE:
-            raise ConfigError(
-                f"{text!r}: a resumed run keeps its {key!r}; only {', '.join(RESUMABLE)} may change"
-            )
+            raise ConfigError(f"{text!r}: a resumed run keeps its {key!r}; only {', '.join(RESUMABLE)} may change")
     table = apply_overrides(read_source(str(run / "config.toml")), settings)
     table["out"] = str(run)
     try:

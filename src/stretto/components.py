@@ -129,9 +129,7 @@ def check_options(component: Any, options: Mapping[str, Any], where: str) -> dic
     missing = [
         name
         for name, field in known.items()
-        if name not in checked
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
+        if name not in checked and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise ConfigError(f"{where}: missing option {', '.join(missing)}")

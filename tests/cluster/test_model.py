@@ -85,7 +85,7 @@ def test_versions_change_where_the_load_happened() -> None:
         e.load(10 * 0.023, 1, 0.5)
         finish = e.next_finish()
         assert finish == pytest.approx(20 * 0.023 + 0.5)
-        (_, completion), = e.finished(finish or 0.0)
+        ((_, completion),) = e.finished(finish or 0.0)
         assert completion.versions.tolist() == expected
     e = engine(mode="abort")
     e.add(0.0, [request(0, 20)])

@@ -57,9 +57,7 @@ def request(
     """A request whose trajectory has the id ``id`` too; sampling settings and record options by name."""
     rest = {name: options.pop(name) for name in ("version", "top_logp", "draws", "trajectory") if name in options}
     sampling = SamplingParams(max_new_tokens=max_new_tokens, **options)
-    return Request(
-        id, rest.pop("trajectory", id), group, np.asarray(tokens, np.int32), sampling, **rest
-    )
+    return Request(id, rest.pop("trajectory", id), group, np.asarray(tokens, np.int32), sampling, **rest)
 
 
 def run(eng: TorchEngine, steps: int = 3) -> dict[int, Completion]:

@@ -128,9 +128,7 @@ def test_timeouts_work_and_name_the_wait() -> None:
         with pytest.raises(DeadlineError, match=r"the cook waited 10 s for water; deadlines.tea_s is over"):
             await waits.on(loop.create_future(), "the cook", "water", 10, "tea_s")
         assert loop.time() == 10
-        assert [(e["e"], e["t"], e["owner"], e["what"]) for e in heard] == [
-            ("Waiting", 3, "the cook", "water")
-        ]
+        assert [(e["e"], e["t"], e["owner"], e["what"]) for e in heard] == [("Waiting", 3, "the cook", "water")]
 
     run_virtual(main(), VirtualLoop())
 
@@ -149,9 +147,7 @@ def test_a_stuck_run_says_at_once_who_waits_for_what() -> None:
     async def main() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(
-        DeadlockError, match=r"nothing is scheduled any more at t = 0.000 s(.|\n)*the cook waits"
-    ):
+    with pytest.raises(DeadlockError, match=r"nothing is scheduled any more at t = 0.000 s(.|\n)*the cook waits"):
         run_virtual(main(), VirtualLoop(lambda: "the cook waits for water"))
 
 

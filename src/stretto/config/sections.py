@@ -157,8 +157,9 @@ class Control(Section):
     batch: Component = Field(default_factory=lambda: Component(name="demand"), description="Which groups train?")
     publish: Component = Field(default_factory=lambda: Component(name="every-step"), description="Load when?")
     in_flight: Literal["keep", "reprefill", "drain", "abort", "pin"] = Field(
-        "keep", description="Running requests at a weight swap: keep their KV, recompute it, finish first, abort and "
-        "go on later, or stay on their version."
+        "keep",
+        description="Running requests at a weight swap: keep their KV, recompute it, finish first, abort and "
+        "go on later, or stay on their version.",
     )
     train_mode: Component = Field(default_factory=lambda: Component(name="whole"), description="Stream or whole?")
     elastic: Component = Field(default_factory=lambda: Component(name="fixed"), description="Change roles?")
@@ -188,8 +189,9 @@ class Eval(Section):
     temperature: float = Field(0.0, ge=0, description="0: greedy.")
     at_start: bool = Field(True, description="Evaluate version 0.")
     canary: bool = Field(
-        False, description="Each evaluation also asks every engine how far its weights are from its first ones "
-        "(metric weights/distance_to_initial, the least of the engines); costs a copy of the weights in each engine."
+        False,
+        description="Each evaluation also asks every engine how far its weights are from its first ones "
+        "(metric weights/distance_to_initial, the least of the engines); costs a copy of the weights in each engine.",
     )
 
 

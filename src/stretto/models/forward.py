@@ -66,9 +66,7 @@ class Forward(Protocol):
         """Independent copy of the weights."""
         ...
 
-    def prefill(
-        self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None
-    ) -> Tensor | None:
+    def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None) -> Tensor | None:
         """Write the cache of ``tokens`` [N, P] (right-padded; what stands in the padding is never read) into
         ``kv[layer][rows, :P]``. ``last`` [N]: also return the logits [N, vocab] after these positions."""
         ...

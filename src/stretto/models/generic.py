@@ -166,9 +166,7 @@ class GenericForward:
         logits: Tensor = self.model(tokens, **arguments).logits
         return logits
 
-    def prefill(
-        self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None
-    ) -> Tensor | None:
+    def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None) -> Tensor | None:
         """Cache of ``tokens`` [N, P], right-padded, into ``kv[layer][rows, :P]``; logits [N, vocab] after ``last``."""
         n, length = tokens.shape
         bias = torch.full((length, length), float("-inf"), dtype=self.dtype).triu(1).expand(n, 1, -1, -1)

@@ -214,9 +214,7 @@ class LlamaForward:
     def _expanded(self, positions: Tensor) -> Tensor:
         turn = self._cis[positions][:, None]
         stay = torch.ones_like(turn)
-        return torch.cat(
-            [turn.expand(-1, self.heads + self.kv_heads, -1), stay.expand(-1, self.kv_heads, -1)], 1
-        )
+        return torch.cat([turn.expand(-1, self.heads + self.kv_heads, -1), stay.expand(-1, self.kv_heads, -1)], 1)
 
     def _qkv(self, layer: _Layer, x: Tensor, rotations: Tensor) -> Tensor:
         """Rotated q, k and v [n, width] of ``x`` [n, hidden]."""
@@ -241,9 +239,7 @@ class LlamaForward:
         gate = F.silu(torch.mm(h, layer.gate), inplace=True).mul_(torch.mm(h, layer.up))
         x.addmm_(gate, layer.down)
 
-    def prefill(
-        self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None
-    ) -> Tensor | None:
+    def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None) -> Tensor | None:
         """Cache of ``tokens`` [N, P], right-padded, into ``kv[layer][rows, :P]``; logits [N, vocab] after ``last``.
         Causal attention alone keeps the padding out of what comes before it."""
         n, length = tokens.shape

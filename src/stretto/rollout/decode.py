@@ -56,9 +56,7 @@ class Segment:
 class Decoder:
     """Runs the model over rows that the engine has arranged: active ones first, equal versions together."""
 
-    def __init__(
-        self, rows: Rows, kv: KVStore, held: HeldVersions, seed: int, eos_ids: Sequence[int]
-    ) -> None:
+    def __init__(self, rows: Rows, kv: KVStore, held: HeldVersions, seed: int, eos_ids: Sequence[int]) -> None:
         self.rows, self.kv, self.held, self.seed = rows, kv, held, seed
         self.steps = 0
         self.active = 0

@@ -266,9 +266,7 @@ class TorchEngine:
         self._batch.enqueue(job)
 
     @torch.inference_mode()
-    def load(
-        self, version: int, weights: Mapping[str, Any], in_flight: str = "keep"
-    ) -> list[tuple[int, Completion]]:
+    def load(self, version: int, weights: Mapping[str, Any], in_flight: str = "keep") -> list[tuple[int, Completion]]:
         """Swap to ``version`` between two steps. ``weights``: the parameters that changed, by Transformers name.
 
         ``in_flight`` rules requests that have started and name no version: ``keep`` (their cache stays),
@@ -306,4 +304,3 @@ class TorchEngine:
         self._batch.dirty = True
         self._batch.collect()
         return aborted
-

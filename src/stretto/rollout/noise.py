@@ -41,9 +41,7 @@ def hash_counters(seed: int, *counters: ArrayLike) -> NDArray[np.uint64]:
     return state
 
 
-def uniforms(
-    seed: int, trajectory: ArrayLike, positions: ArrayLike, stream: ArrayLike = 0
-) -> NDArray[np.float64]:
+def uniforms(seed: int, trajectory: ArrayLike, positions: ArrayLike, stream: ArrayLike = 0) -> NDArray[np.float64]:
     """Uniform numbers in the open interval (0, 1), shaped like the broadcast counters (at least 1-d).
 
     ``trajectory``, ``positions`` (absolute token positions) and ``stream`` are integers or integer arrays.

@@ -131,9 +131,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    self.call_exception_handler(
-                        {"message": f"exception in callback {callback!r}", "exception": error}
-                    )
+                    self.call_exception_handler({"message": f"exception in callback {callback!r}", "exception": error})
             if self._stopping:  # type: ignore[attr-defined]
                 return
 
