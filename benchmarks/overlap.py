@@ -37,7 +37,7 @@ from stretto.runtime.events import read_events
 
 HERE = Path(__file__).parent
 MEDIAN_S, SIGMA = 0.5, 0.5
-WAIT_LAG, PLAIN_LAG = 64, 4
+WAIT_LAG, PLAIN_LAG = 96, 4
 """The bound must cover the longest of a few thousand waits (4 s), or the learner stands still for it now and then."""
 WARM_UP_SHARE = 0.3
 ROLES = ("engine", "learner", "orchestrator")
