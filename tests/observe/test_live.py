@@ -55,6 +55,15 @@ def test_plain_lines_keep_their_distance() -> None:
     assert len(show("plain", every_s=100.0).splitlines()) < len(show("plain", every_s=10.0).splitlines()) / 3
 
 
+def test_faults_are_shown_above_the_panel_and_as_lines_but_not_when_off() -> None:
+    for mode, terminal, shown in (("plain", False, True), ("rich", True, True), ("off", False, False)):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=terminal, width=100)
+        with LiveView(mode, 12, lag_bound=2, console=console) as view:
+            view({"e": "Fault", "t": 1.0, "where": "learner", "what": "no gradient for 5 steps"})
+        assert ("fault at learner: no gradient for 5 steps" in out.getvalue()) == shown
+
+
 def test_the_panel_shows_progress_staleness_against_its_bound_and_the_ledger() -> None:
     text = show("rich", terminal=True)
     for part in ("step 12/12", "of bound 2", "held out", "submitted:", "idle", "tokens/s"):

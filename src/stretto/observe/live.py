@@ -128,7 +128,7 @@ class LiveView:
             self._accuracy.append((event["version"], event["accuracy"]))
             if self.mode == "plain":
                 self._print(f"eval version={event['version']} accuracy={event['accuracy']:.3f} n={event['n']}")
-        elif name == "Fault" and self.mode == "plain":
+        elif name == "Fault" and self.mode != "off":
             self._print(f"fault at {event['where']}: {event['what']}")
         elif name == "Waiting" and self.mode != "off":
             self._phase = f"{event['owner']} waits for {event['what']}"
