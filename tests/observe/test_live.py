@@ -60,8 +60,8 @@ def test_faults_are_shown_above_the_panel_and_as_lines_but_not_when_off() -> Non
         out = io.StringIO()
         console = Console(file=out, force_terminal=terminal, width=100)
         with LiveView(mode, 12, lag_bound=2, console=console) as view:
-            view({"e": "Fault", "t": 1.0, "where": "learner", "what": "no gradient for 5 steps"})
-        assert ("fault at learner: no gradient for 5 steps" in out.getvalue()) == shown
+            view({"e": "Fault", "t": 1.0, "where": "learner", "what": "no gradient"})
+        assert ("fault at learner: no gradient" in out.getvalue()) == shown
 
 
 def test_the_panel_shows_progress_staleness_against_its_bound_and_the_ledger() -> None:
