@@ -42,9 +42,11 @@ class Terminated(KeyboardInterrupt):
 
 def main() -> None:
     """Entry point: expected errors become one message and exit code 1."""
-    with _sigterm():
+    with _sigterm() as terminated:
         try:
             code = app(standalone_mode=False)  # Typer hands the code of typer.Exit back instead of raising it
+            if code == _code(KeyboardInterrupt()) and terminated:  # it came while Typer itself was at work
+                raise Terminated
             sys.stdout.flush()
         except StrettoError as error:
             _say(type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", [])]))
@@ -66,13 +68,17 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _sigterm() -> Iterator[None]:
+def _sigterm() -> Iterator[list[int]]:
+    """SIGTERM raises ``Terminated``; the list is empty until one came."""
+    came: list[int] = []
+
     def stop(number: int, frame: object) -> None:
+        came.append(number)
         raise Terminated
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
+        yield came
     finally:
         signal.signal(signal.SIGTERM, before)
 
