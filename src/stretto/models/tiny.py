@@ -98,11 +98,6 @@ def make_model(warm_start: WarmStart, tokenizer: LightTokenizer, seed: int) -> A
     """Random weights from ``seed``: LlamaForCausalLM with tied embeddings."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-    if warm_start.hidden % warm_start.heads or warm_start.heads % warm_start.kv_heads:
-        raise ConfigError(
-            f"warm_start: hidden = {warm_start.hidden} must be a multiple of heads = {warm_start.heads}, and heads "
-            f"one of kv_heads = {warm_start.kv_heads}"
-        )
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size, hidden_size=warm_start.hidden, intermediate_size=warm_start.intermediate,
         num_hidden_layers=warm_start.layers, num_attention_heads=warm_start.heads,
