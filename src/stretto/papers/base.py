@@ -1,0 +1,71 @@
+"""What an experiment takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper. ``module``: the experiment's module in this package, None while there is none. ``lives``: where the
+    method itself is in the package."""
+
+    name: str
+    title: str
+    arxiv: str | None
+    claim: str
+    lives: str
+    module: str | None = None
+
+    @property
+    def status(self) -> str:
+        """``reproducible`` with ``stretto reproduce``, or ``planned``."""
+        return "planned" if self.module is None else "reproducible"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run an experiment. ``seeds``: how many; None: as many as the experiment's pass condition was set for.
+    ``first_seed``: seeds are ``first_seed`` .. ``first_seed + seeds - 1`` (an experiment whose published figures
+    name their random stream runs that stream too). ``quick``: under 30 seconds, fewer seeds or shorter runs, same
+    pass conditions wherever they can hold. ``say``: takes a line of progress."""
+
+    seeds: int | None = None
+    first_seed: int = 0
+    quick: bool = False
+    say: Callable[[str], None] = lambda line: None
+
+    def range(self, usual: int, quick: int | None = None) -> range:
+        """The seeds to run where ``usual`` many are the custom (``quick`` many under ``quick``)."""
+        count = self.seeds or (quick if self.quick and quick is not None else usual)
+        return range(self.first_seed, self.first_seed + count)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One figure: ``measured`` beside ``published`` (the paper's or the specification's; None: none was given),
+    ``condition`` in words. ``passed`` None: reported without a condition."""
+
+    name: str
+    measured: Any
+    condition: str = ""
+    published: Any = None
+    passed: bool | None = None
+
+
+@dataclass
+class Outcome:
+    """Checks, notes for the reader (negative results are said here in plain words), and ``draw``: fills a
+    Matplotlib figure (``draw(figure)``)."""
+
+    checks: list[Check]
+    notes: list[str] = field(default_factory=list)
+    draw: Callable[[Any], None] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """All conditions hold; at least one was asked."""
+        asked = [c.passed for c in self.checks if c.passed is not None]
+        return bool(asked) and all(asked)

@@ -1,0 +1,137 @@
+"""Run experiments: one, or all side by side; verdicts, figure files and the table."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from stretto.errors import ConfigError
+from stretto.papers.base import Check, Outcome, Paper, Settings
+from stretto.papers.catalog import PAPERS
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What ``stretto reproduce`` says about a paper. ``figure``: path of the PNG, None without one."""
+
+    paper: Paper
+    outcome: Outcome
+    seconds: float
+    figure: str | None
+
+    def record(self) -> dict[str, Any]:
+        """The JSON object that scripts read."""
+        checks = self.outcome.checks
+        return {
+            "paper": self.paper.name,
+            "claim": self.paper.claim,
+            "published": {c.name: plain(c.published) for c in checks if c.published is not None},
+            "measured": {c.name: plain(c.measured) for c in checks},
+            "pass": self.outcome.passed,
+            "seconds": round(self.seconds, 2),
+            "figure": self.figure,
+        }
+
+
+def reproduce(paper: Paper, settings: Settings, figures: Path) -> Verdict:
+    """Run the experiment of ``paper`` and write its figure into ``figures``. ``ConfigError`` if it has none."""
+    if paper.module is None:
+        raise ConfigError(
+            f"{paper.name} has no experiment yet; with one: {', '.join(p.name for p in PAPERS if p.module)}"
+        )
+    start = time.perf_counter()
+    module = importlib.import_module(f"stretto.papers.{paper.module}")
+    outcome: Outcome = module.reproduce(settings)
+    figure = None if outcome.draw is None else str(draw(outcome.draw, figures / f"{paper.name}.png"))
+    return Verdict(paper, dataclasses.replace(outcome, draw=None), time.perf_counter() - start, figure)
+
+
+def reproduce_all(settings: Settings, figures: Path, jobs: int, done: Callable[[Verdict], None]) -> list[Verdict]:
+    """All experiments, ``jobs`` processes at a time; ``done`` hears of each. In the order of the list."""
+    papers = [p for p in PAPERS if p.module]
+    quiet = dataclasses.replace(settings, say=_silent)  # a terminal's printer doesn't travel to another process
+    found: dict[str, Verdict] = {}
+    with ProcessPoolExecutor(max_workers=jobs, initializer=_one_thread) as pool:
+        futures = [pool.submit(reproduce, paper, quiet, figures) for paper in papers]
+        try:
+            for future in as_completed(futures):
+                verdict = future.result()
+                found[verdict.paper.name] = verdict
+                done(verdict)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [found[p.name] for p in papers]
+
+
+def draw(fill: Callable[[Any], None], path: Path) -> Path:
+    """Write what ``fill(figure)`` draws."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    fill(figure)
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def table(verdicts: Iterable[Verdict]) -> str:
+    """Markdown: a line per check."""
+    lines = ["| paper | what | published | ours | condition | verdict |", "| --- | --- | --- | --- | --- | --- |"]
+    for verdict in verdicts:
+        for check in verdict.outcome.checks:
+            cells = [verdict.paper.name, check.name, text(check.published), text(check.measured), check.condition,
+                     word(check)]  # fmt: skip
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def word(check: Check) -> str:
+    """``pass``, ``FAIL`` or ``reported``."""
+    return "reported" if check.passed is None else "pass" if check.passed else "FAIL"
+
+
+def text(value: Any) -> str:
+    """A figure for people: four significant digits."""
+    if value is None:
+        return ""
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{k}: {text(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(text(v) for v in value)
+    return f"{float(value):.4g}"
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON: NumPy numbers and arrays become Python's, what isn't finite a string."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    json.dumps(value)
+    return value
+
+
+def _silent(line: str) -> None:
+    return None
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
