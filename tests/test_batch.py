@@ -71,7 +71,7 @@ def test_micro_batches_hold_every_row_once_within_the_budget(lengths: list[int],
         assert micro.length is not None
         assert micro.trajectory is not None
         assert micro.mask.shape[1] == int(micro.length.max())
-        assert micro.totals == Totals(sum(lengths), len(lengths))
+        assert micro.totals == Totals(sum(lengths), len(lengths), len(lengths))
         assert micro.mask.sum(1).tolist() == [lengths[i] for i in micro.trajectory.tolist()]
         seen += micro.trajectory.tolist()
     assert sorted(seen) == list(range(len(lengths)))
@@ -81,3 +81,11 @@ def test_trajectory_module_offers_it_too() -> None:
     from stretto import trajectory as module
 
     assert module.TokenBatch is TokenBatch
+
+
+def test_micro_batches_keep_the_rows_of_a_trajectory_together() -> None:
+    mask = torch.ones(6, 3, dtype=torch.bool)
+    batch = TokenBatch(mask=mask, trajectory=torch.tensor([4, 9, 4, 7, 9, 9]))
+    parts = [set(rows.tolist()) for rows, _ in batch.split(6)]
+    assert sorted(map(sorted, parts)) == [[0, 2], [1, 4, 5], [3]]
+    assert batch.step_totals() == Totals(18, 6, 3)

@@ -18,17 +18,23 @@ from torch import Tensor
 from stretto.errors import DataError, InvariantError
 
 _TOKEN_FIELDS = (
-    "tokens", "mask", "logp_behavior", "logp_proximal", "logp_old", "entropy", "values", "rewards", "versions",
+    "tokens", "mask", "logp_behavior", "logp_proximal", "logp_old", "entropy", "values", "targets", "rewards",
+    "versions",
 )  # fmt: skip
-_ROW_FIELDS = ("group", "trajectory", "length", "terminated", "truncated", "bootstrap")
+_ALTERNATIVE_FIELDS = ("mc_tokens", "mc_logp_behavior", "head_tokens", "head_logp_behavior")
+_ROW_FIELDS = (
+    "group", "trajectory", "length", "terminated", "truncated", "bootstrap", "reward_fast", "reward_slow", "trained_at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Structural denominators of a whole optimizer step: policy tokens N and rows B, before any rejection."""
+    """Structural denominators of a whole optimizer step: policy tokens N, rows B and trajectories (a trajectory may
+    have several rows), before any rejection."""
 
     tokens: int
     rows: int
+    trajectories: int
 
 
 @dataclass(kw_only=True, eq=False)
@@ -37,8 +43,17 @@ class TokenBatch:
     that the policy sampled), ``logp_behavior``, ``logp_proximal``, ``logp_old``, ``entropy`` (nats), ``values``
     (critic before the token), ``rewards`` floating. ``[B]``: ``group``, ``trajectory``, ``length`` (tokens before
     the padding; default T), ``terminated``, ``truncated``, ``bootstrap`` (value after the last token of a
-    truncated row). ``version``: the learner's. ``records``: further ``[B,T,...]`` tensors. ``totals``: the step's
-    denominators; None: those of this batch. What an objective doesn't need stays None.
+    truncated row). ``targets`` [B,T]: what the critic is fitted to, if made at the start of the step.
+
+    ``version``: the learner's. ``totals``: the step's denominators; None: those of this batch. ``statistics``: what an
+    objective computed over the whole optimizer step (scalars, [B] or [B,T]); None: not yet. ``records``: further
+    ``[B,T,...]`` tensors. What an objective doesn't need stays None.
+
+    Alternatives to the sampled token, recorded by the engine, for KLPO: ``mc_tokens`` and ``mc_logp_behavior``
+    [B,T,M] of M draws, ``head_tokens`` and ``head_logp_behavior`` [B,T,K] of the sampler's K likeliest tokens.
+
+    Late rewards, for RAC [B]: ``reward_fast`` known when the row first trained, ``reward_slow`` arrived later (NaN: not
+    yet), ``trained_at``: version of the step that first trained the row (-1: this one).
 
     Raises ``DataError`` on a wrong shape.
     """
@@ -50,6 +65,7 @@ class TokenBatch:
     logp_old: Tensor | None = None
     entropy: Tensor | None = None
     values: Tensor | None = None
+    targets: Tensor | None = None
     rewards: Tensor | None = None
     versions: Tensor | None = None
     group: Tensor | None = None
@@ -58,8 +74,16 @@ class TokenBatch:
     terminated: Tensor | None = None
     truncated: Tensor | None = None
     bootstrap: Tensor | None = None
+    reward_fast: Tensor | None = None
+    reward_slow: Tensor | None = None
+    trained_at: Tensor | None = None
+    mc_tokens: Tensor | None = None
+    mc_logp_behavior: Tensor | None = None
+    head_tokens: Tensor | None = None
+    head_logp_behavior: Tensor | None = None
     version: int = 0
     totals: Totals | None = None
+    statistics: dict[str, Tensor] | None = None
     records: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,6 +95,11 @@ class TokenBatch:
             self._check(name, getattr(self, name), self.mask.shape)
         for name in _ROW_FIELDS:
             self._check(name, getattr(self, name), self.mask.shape[:1])
+        for name in _ALTERNATIVE_FIELDS:
+            values = getattr(self, name)
+            if values is not None and (values.ndim != 3 or values.shape[:2] != self.mask.shape):
+                want = [*self.mask.shape, "K"]
+                raise DataError(f"TokenBatch: {name} must be {want} like the mask, got {list(values.shape)}")
         for name, values in self.records.items():
             self._check(f"records[{name!r}]", values[..., 0] if values.ndim > 2 else values, self.mask.shape)
 
@@ -102,7 +131,18 @@ class TokenBatch:
 
     def step_totals(self) -> Totals:
         """The step's denominators, or this batch's own."""
-        return self.totals or Totals(int(self.mask.sum()), self.rows)
+        return self.totals or Totals(int(self.mask.sum()), self.rows, self.trajectories)
+
+    @property
+    def trajectories(self) -> int:
+        """Distinct trajectories; a row each where ``trajectory`` is None."""
+        return self.rows if self.trajectory is None else int(torch.unique(self.trajectory).numel())
+
+    def trajectory_index(self) -> Tensor:
+        """[B] int: number of the row's trajectory, 0 .. trajectories - 1."""
+        if self.trajectory is None:
+            return torch.arange(self.rows, device=self.mask.device)
+        return torch.unique(self.trajectory, return_inverse=True)[1]
 
     def replace(self, **changes: Any) -> TokenBatch:
         """A copy with other fields."""
@@ -111,9 +151,14 @@ class TokenBatch:
     def select(self, rows: Tensor, columns: int | None = None) -> TokenBatch:
         """These rows [n] (and the first ``columns`` tokens). ``totals`` are carried over as they are."""
         changes: dict[str, Any] = {}
-        for name in _TOKEN_FIELDS:
+        for name in _TOKEN_FIELDS + _ALTERNATIVE_FIELDS:
             values = getattr(self, name)
             changes[name] = None if values is None else values[rows, :columns]
+        if self.statistics is not None:
+            changes["statistics"] = {
+                name: x if x.ndim == 0 else x[rows] if x.ndim == 1 else x[rows, :columns]
+                for name, x in self.statistics.items()
+            }
         for name in _ROW_FIELDS:
             values = getattr(self, name)
             changes[name] = None if values is None else values[rows]
@@ -122,20 +167,26 @@ class TokenBatch:
 
     def split(self, max_tokens: int) -> list[tuple[Tensor, int]]:
         """Micro-batches as (rows [n], width): sorted by length, at most ``max_tokens`` padded tokens each (a
-        longer row goes alone). Every row appears once; the order is a function of the lengths alone."""
+        longer row goes alone). Every row appears once, the rows of one trajectory in one part, whatever its size; the
+        order is a function of the lengths alone."""
         width = self.mask.shape[1]
         lengths = [width] * self.rows if self.length is None else self.length.tolist()
         if self.rows * max(lengths, default=0) <= max_tokens:
             return [(torch.arange(self.rows), max(lengths, default=0))] if self.rows else []
-        order = sorted(range(self.rows), key=lengths.__getitem__)
+        units: dict[int, list[int]] = {}  # rows by trajectory
+        for row, trajectory in enumerate(self.trajectory_index().tolist()):
+            units.setdefault(trajectory, []).append(row)
+        longest = {unit: max(lengths[row] for row in rows) for unit, rows in units.items()}
         parts: list[tuple[Tensor, int]] = []
-        start = 0
-        for end in range(1, self.rows + 1):
-            full = end < self.rows and (end + 1 - start) * lengths[order[end]] > max_tokens
-            if full or end == self.rows:
-                parts.append((torch.tensor(order[start:end]), lengths[order[end - 1]]))
-                start = end
-        return parts
+        rows: list[int] = []
+        widest = 0
+        for unit in sorted(units, key=longest.__getitem__):
+            if rows and (len(rows) + len(units[unit])) * longest[unit] > max_tokens:
+                parts.append((torch.tensor(rows), widest))
+                rows = []
+            rows = rows + units[unit]
+            widest = longest[unit]
+        return [*parts, (torch.tensor(rows), widest)]
 
     def micro_batches(self, max_tokens: int) -> Iterator[TokenBatch]:
         """The batch in parts that carry the totals of the whole, so that their losses add up exactly."""

@@ -118,7 +118,7 @@ def check_options(component: Any, options: Mapping[str, Any], where: str) -> dic
         return dict(options)
     types = _resolved_types(component)
     checked: dict[str, Any] = {}
-    for name, value in options.items():
+    for name, value in _unaliased(component, options, where).items():
         if name not in known:
             raise ConfigError(f"{where}: unknown option {name!r}; {nearest(name, known)}")
         try:
@@ -134,6 +134,18 @@ def check_options(component: Any, options: Mapping[str, Any], where: str) -> dic
     if missing:
         raise ConfigError(f"{where}: missing option {', '.join(missing)}")
     return checked
+
+
+def _unaliased(component: Any, options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``options`` with the symbols of formulas (a component's ``aliases``) replaced by the options they stand for."""
+    aliases: Mapping[str, tuple[str, ...]] = getattr(component, "aliases", {})
+    out: dict[str, Any] = {}
+    for name, value in options.items():
+        for target in aliases.get(name, (name,)) if name not in options_of(component) else (name,):
+            if target in out:
+                raise ConfigError(f"{where}: {name!r} sets {target!r}, which is set already")
+            out[target] = value
+    return out
 
 
 def _resolved_types(component: Any) -> dict[str, Any]:

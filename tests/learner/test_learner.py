@@ -154,7 +154,7 @@ def test_recomputed_proximal_is_the_same_with_one_inner_step_or_a_forward_of_its
     batch = TokenBatch.from_columns(make_columns(), 0, torch.float64)
     other = learner(model_dir, "decoupled-ppo")
     one.step_batch(batch)
-    other.step_batch(batch.replace(logp_proximal=other._proximal(batch)))
+    other.step_batch(batch.replace(logp_proximal=other._preparation.logp(batch)))
     assert distance(one.weights(), other.weights()) == 0.0
 
 

@@ -21,6 +21,7 @@ from stretto.learner.blame import bad_row
 from stretto.learner.collapse import CollapseWatch
 from stretto.learner.minibatches import minibatch_rows
 from stretto.learner.optimizer import Optimizer, learning_rate
+from stretto.learner.prepare import Preparation
 from stretto.learner.randomness import seeded
 from stretto.learner.ratios import Ratios
 from stretto.learner.scores import Scorer
@@ -82,6 +83,7 @@ class Learner:
         self.skipped = 0
         self._skipped_in_a_row = 0
         self.scorer = Scorer(self.model_dir, config, seed, temperature)
+        self._preparation = Preparation(self.scorer, objective, config.micro_batch_tokens)
         self._watch = CollapseWatch(self.scorer.vocabulary)
         shared: dict[str, Any] = {"betas": config.betas, "eps": config.eps, "max_grad_norm": config.max_grad_norm}
         self._policy = Optimizer(self.scorer.policy_parameters(), weight_decay=config.weight_decay, **shared)
@@ -100,16 +102,13 @@ class Learner:
 
     def step_batch(self, batch: TokenBatch) -> StepResult:
         """Train on a batch."""
-        batch, lost = self._intake(batch)
-        batch = self._recorded(batch)
-        advantages = self.objective.advantages(batch)
         inner = [
             rows
             for index in range(self.config.passes)
             for rows in minibatch_rows(batch, self.config.minibatches, self.seed, self.version, index)
         ]
-        if len(inner) > 1 and "proximal" in self.objective.needs:
-            batch = batch.replace(logp_proximal=self._proximal(batch))
+        prepared = self._preparation.prepare(batch, len(inner))
+        batch, advantages = prepared.batch, prepared.advantages
         before = self._snapshot() if len(inner) > 1 else None
         metrics = Metrics()
         norms: list[tuple[float, float]] = []
@@ -142,8 +141,8 @@ class Learner:
         out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": lr, "update/skipped": 0.0}
         if self._values:
             out |= {"loss/critic": mean[4], "critic/grad_norm": mean[1]}
-        out |= metrics.report() | batch_metrics(batch, self.objective, len(inner) - 1)
-        out["intake/nonfinite_tokens"] = lost
+        out |= metrics.report() | batch_metrics(batch, len(inner) - 1)
+        out["intake/nonfinite_tokens"] = prepared.lost
         warning = None if critic_alone else self._watch.see(float(out.get("entropy", math.nan)), float(mean[0]))
         if warning is not None:
             log.warning("version %d: %s", self.version, warning)
@@ -157,7 +156,10 @@ class Learner:
         self._zero_grad()
         part = part.replace(totals=part.step_totals())
         sums, metrics = torch.zeros(3, dtype=torch.float64), Metrics()
-        for rows, width in part.split(self.config.micro_batch_tokens):
+        micros = part.split(self.config.micro_batch_tokens)
+        if len(micros) > 1:
+            part = self._preparation.statistics(part)
+        for rows, width in micros:
             whole = len(rows) == part.rows and width == part.mask.shape[1]
             micro = part if whole else part.select(rows, width)
             scores = self.scorer.scores(micro, values=self._values, policy_alone=not critic_alone)
@@ -174,45 +176,6 @@ class Learner:
             metrics = metrics + more
             sums += torch.stack([loss.total.detach(), loss.policy.detach(), loss.critic.detach()]).double()
         return sums.tolist(), metrics
-
-    def _intake(self, batch: TokenBatch) -> tuple[TokenBatch, int]:
-        """Policy tokens whose recorded log-probability isn't finite leave training."""
-        if batch.logp_behavior is None:
-            return batch, 0
-        bad = batch.mask & ~batch.logp_behavior.isfinite()
-        lost = int(bad.sum())
-        if not lost:
-            return batch, 0
-        row = int(bad.any(1).nonzero()[0])
-        which = row if batch.trajectory is None else int(batch.trajectory[row])
-        log.warning("%d tokens with a non-finite behaviour log-probability left training; first: trajectory %d",
-                    lost, which)  # fmt: skip
-        return batch.replace(mask=batch.mask & ~bad), lost
-
-    def _recorded(self, batch: TokenBatch) -> TokenBatch:
-        """Values (and bootstrap of truncated rows) at the start of the step, where the objective needs them."""
-        if not self._values:
-            return batch
-        values = torch.zeros(batch.mask.shape, dtype=self.scorer.dtype)
-        after = torch.zeros(batch.rows, dtype=self.scorer.dtype)
-        cut = batch.truncated is not None and bool(batch.truncated.any())
-        with torch.no_grad():
-            for rows, width in batch.split(self.config.micro_batch_tokens):
-                micro = batch.select(rows, width)
-                scored = self.scorer.scores(micro, values=True).values
-                assert scored is not None
-                values[rows, :width] = scored
-                if cut:
-                    after[rows] = self.scorer.bootstrap(micro)
-        return batch.replace(values=values, bootstrap=after if cut else None)
-
-    def _proximal(self, batch: TokenBatch) -> Tensor:
-        """Log-probabilities [B,T] under the weights that the step starts from."""
-        out = torch.zeros(batch.mask.shape, dtype=self.scorer.dtype)
-        with torch.no_grad():
-            for rows, width in batch.split(self.config.micro_batch_tokens):
-                out[rows, :width] = self.scorer.scores(batch.select(rows, width), values=False).logp
-        return out
 
     def _dropout(self) -> Any:
         """Adapter dropout draws from (seed, version) and leaves the process's generator alone."""

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.objectives.advantage import group_statistics
-from stretto.objectives.base import Objective
 
 
-def batch_metrics(batch: TokenBatch, objective: Objective, inner_steps: int) -> dict[str, float]:
+def batch_metrics(batch: TokenBatch, inner_steps: int) -> dict[str, float]:
     """Rewards, groups, distance, behaviour entropy and the critic's explained variance, where the batch has them.
 
     ``inner_steps``: optimizer steps on this batch before the last one.
@@ -32,10 +31,8 @@ def batch_metrics(batch: TokenBatch, objective: Objective, inner_steps: int) -> 
         out["off_policy/distance"] = float(batch.version - batch.versions[batch.mask].min()) + inner_steps
     if batch.entropy is not None and tokens:
         out["entropy/behavior"] = float(batch.entropy[batch.mask].double().mean())
-    if batch.values is not None and tokens:
-        out["critic/explained_variance"] = explained_variance(
-            batch.values[batch.mask], objective.targets(batch)[batch.mask]
-        )
+    if batch.values is not None and batch.targets is not None and tokens:
+        out["critic/explained_variance"] = explained_variance(batch.values[batch.mask], batch.targets[batch.mask])
     return out
 
 

@@ -16,8 +16,9 @@ STD_EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class GroupStatistics:
-    """Per group (G of them): ``index`` [B] the row's group; ``valid`` [B] the row has a reward; ``count``, ``mean``,
-    ``std`` (population), ``constant`` (>= 2 valid raw rewards, all equal) [G]."""
+    """Per trajectory (U of them): ``returns``, ``index`` of its group, ``valid``: it has a reward. Per group (G of
+    them), over valid raw rewards: ``count``, ``mean``, ``std`` (population), ``constant`` (>= 2 of them, all equal).
+    ``trajectory`` [B]: the row's trajectory."""
 
     returns: Tensor
     index: Tensor
@@ -26,6 +27,7 @@ class GroupStatistics:
     mean: Tensor
     std: Tensor
     constant: Tensor
+    trajectory: Tensor
 
 
 def row_rewards(batch: TokenBatch) -> Tensor:
@@ -37,12 +39,17 @@ def row_rewards(batch: TokenBatch) -> Tensor:
 
 
 def group_statistics(batch: TokenBatch) -> GroupStatistics:
-    """Statistics of each group's valid raw rewards, before any scaling."""
+    """Statistics of each group's valid raw rewards, before any scaling. The reward of a trajectory that has several
+    rows is the sum over its rows: one score per trajectory, however many steps it took."""
     (group,) = batch.need("group")
-    returns = row_rewards(batch)
+    returns, trajectory = row_rewards(batch), batch.trajectory_index()
+    index = torch.unique(group, return_inverse=True)[1]
+    if batch.trajectory is not None:
+        several = batch.trajectories
+        returns = returns.new_zeros(several).index_add(0, trajectory, returns)
+        index = index.new_zeros(several).index_copy(0, trajectory, index)
     valid = returns.isfinite()
     returns = torch.where(valid, returns, 0.0)
-    index = torch.unique(group, return_inverse=True)[1]
     groups = int(index.max()) + 1 if index.numel() else 0
     zeros = returns.new_zeros(groups)
     count = zeros.index_add(0, index, valid.to(returns.dtype))
@@ -51,13 +58,14 @@ def group_statistics(batch: TokenBatch) -> GroupStatistics:
     std = (zeros.index_add(0, index, deviation.square()) / count.clamp(min=1)).sqrt()
     high = torch.full_like(zeros, -torch.inf).scatter_reduce(0, index, torch.where(valid, returns, -torch.inf), "amax")
     low = torch.full_like(zeros, torch.inf).scatter_reduce(0, index, torch.where(valid, returns, torch.inf), "amin")
-    return GroupStatistics(returns, index, valid, count, mean, std, (count >= 2) & (high == low))
+    return GroupStatistics(returns, index, valid, count, mean, std, (count >= 2) & (high == low), trajectory)
 
 
 def group_advantages(batch: TokenBatch, std: bool, leave_one_out: bool = False) -> Tensor:
     """(R_i - mean_g) [/ (std_g + 1e-6)] [B,T]; leave-one-out: R_i minus the mean of the others (RLOO).
 
-    A group of one valid reward, a group without variance and a row without a reward have 0. Sum over a group: 0.
+    A group of one valid reward, a group without variance and a trajectory without a reward have 0. Sum over a group's
+    trajectories: 0.
     """
     g = group_statistics(batch)
     a = g.returns - g.mean[g.index]
@@ -65,8 +73,14 @@ def group_advantages(batch: TokenBatch, std: bool, leave_one_out: bool = False) 
         a = a * (g.count / (g.count - 1).clamp(min=1))[g.index]
     if std:
         a = a / (g.std + STD_EPSILON)[g.index]
-    live = (g.valid & (g.count >= 2)[g.index] & ~g.constant[g.index])[:, None] & batch.mask
-    return torch.where(live, a[:, None], 0.0)
+    a = torch.where(g.valid & (g.count >= 2)[g.index] & ~g.constant[g.index], a, 0.0)
+    return torch.where(batch.mask, a[g.trajectory][:, None], 0.0)
+
+
+def steps_of(batch: TokenBatch) -> Tensor:
+    """|tau| [B]: rows of the row's trajectory."""
+    trajectory = batch.trajectory_index()
+    return torch.bincount(trajectory)[trajectory] if trajectory.numel() else trajectory
 
 
 def discounted_returns(batch: TokenBatch, gamma: float) -> Tensor:

@@ -25,10 +25,20 @@ class Objective:
     Options: ``baseline`` group | leave-one-out | none (returns) | gae (needs a critic); ``std``: divide by the
     group's standard deviation (group, leave-one-out) or standardise over the step's tokens (none, gae);
     ``aggregation`` with ``max_length`` for ``const``; ``gamma``, ``lam`` of returns and GAE, ``critic_lam`` of the
-    critic's targets (default ``lam``), ``value_clip`` of the critic loss.
+    critic's targets (default ``lam``), ``value_clip`` of the critic loss. ``aliases``: the formulas' symbols for
+    options, understood wherever options are given (``e_l`` is ``clip_low``).
 
-    ``needs``: what the learner must provide (``proximal``: log-probabilities at the start of the step, for the
-    call but not for ``advantages``; ``values``: a critic). ``corrects``: stale data is corrected for.
+    ``needs``: what the learner must provide, a subset of
+
+    * ``values``: ``batch.values``, and ``values`` in the call: a critic;
+    * ``proximal``: ``batch.logp_proximal`` for the call (log-probabilities at the start of the step);
+    * ``start``: those for ``advantages`` and ``targets``, too, as their ``logp``: always an extra forward pass;
+    * ``statistics``: ``batch.statistics`` whenever the optimizer step is split into micro-batches;
+    * ``old``: ``batch.logp_old``, by one of the old-policy routes;
+    * ``draws``, ``head``: ``mc_logp`` / ``head_logp`` in the call, at the alternatives that the engine recorded;
+    * ``late``: ``batch.reward_slow`` and its company: rewards that arrive after their trajectory trained.
+
+    ``corrects``: stale data is corrected for.
     """
 
     baseline: Baseline = "group"
@@ -42,6 +52,7 @@ class Objective:
 
     corrects: ClassVar[bool] = True
     component_name: ClassVar[str] = ""
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = {"e_v": ("value_clip",)}
 
     def __post_init__(self) -> None:
         if (self.aggregation == "const") != (self.max_length is not None):
@@ -49,20 +60,28 @@ class Objective:
                 f"objective {self.component_name!r}: max_length and aggregation = 'const' go together "
                 f"(aggregation = {self.aggregation!r}, max_length = {self.max_length})"
             )
-        if self.max_length is not None and self.max_length < 1:
-            raise ConfigError(f"objective {self.component_name!r}: max_length = {self.max_length} must be at least 1")
-        if self.value_clip is not None and not self.value_clip > 0:
-            raise ConfigError(f"objective {self.component_name!r}: value_clip = {self.value_clip} must be above 0")
-        if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1 and 0 <= (self.critic_lam or 0) <= 1):
-            raise ConfigError(f"objective {self.component_name!r}: gamma, lam and critic_lam must lie in [0, 1]")
+        if self.max_length is not None:
+            self.require(self.max_length >= 1, f"max_length = {self.max_length} must be at least 1")
+        if self.value_clip is not None:
+            self.require(self.value_clip > 0, f"value_clip = {self.value_clip} must be above 0")
+        unit = 0 <= self.gamma <= 1 and 0 <= self.lam <= 1 and 0 <= (self.critic_lam or 0) <= 1
+        self.require(unit, "gamma, lam and critic_lam must lie in [0, 1]")
+
+    def require(self, holds: bool, what: str) -> None:
+        """``ConfigError`` that names the objective, unless ``holds``."""
+        if not holds:
+            raise ConfigError(f"objective {self.component_name!r}: {what}")
 
     @property
     def needs(self) -> frozenset[str]:
-        """Subset of {"proximal", "values"}."""
+        """What the learner must provide beyond the batch of an engine."""
         return frozenset({"values"}) if self.baseline == "gae" else frozenset()
 
-    def advantages(self, batch: TokenBatch) -> Tensor:
-        """[B,T], detached, 0 where masked. Needs whole groups: call it before splitting into micro-batches."""
+    def advantages(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
+        """[B,T], detached, 0 where masked. Needs whole groups: call it before splitting into micro-batches.
+
+        ``logp`` [B,T]: current log-probabilities, for estimators that weigh by ratios (``needs`` says ``start``).
+        """
         with torch.no_grad():
             if self.baseline in ("group", "leave-one-out"):
                 return group_advantages(batch, self.std, leave_one_out=self.baseline == "leave-one-out")
@@ -72,15 +91,21 @@ class Objective:
                 raw = discounted_returns(batch, self.gamma)
             return standardised(raw, batch.mask) if self.std else raw
 
-    def targets(self, batch: TokenBatch) -> Tensor:
-        """The critic's targets G = V + GAE [B,T], detached."""
+    def targets(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
+        """The critic's targets G = V + GAE [B,T], detached. ``logp`` as in ``advantages``."""
         (values,) = batch.need("values")
         with torch.no_grad():
             lam = self.lam if self.critic_lam is None else self.critic_lam
             return torch.where(batch.mask, values + gae(batch, self.gamma, lam), 0.0)
 
+    def statistics(self, batch: TokenBatch, logp: Tensor) -> dict[str, Tensor]:
+        """What ``token_loss`` must know of the whole optimizer step: scalars, [B] or [B,T], detached. ``logp``: the
+        current log-probabilities, detached."""
+        return {}
+
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
-        """Loss per token [B,T] (before aggregation) and metrics. ``advantages`` are 0 where masked."""
+        """Loss per token [B,T] (before aggregation) and metrics. ``advantages`` are 0 where masked; ``batch`` has its
+        ``statistics``."""
         raise NotImplementedError
 
     def __call__(
@@ -92,14 +117,27 @@ class Objective:
     ) -> Loss:
         """The loss. ``logp`` [B,T] and ``values`` [B,T] carry gradient, nothing else; ready ``advantages`` ([B,T],
         or [B] repeated over the row) replace the method's own."""
+        batch, a = self.prepared(batch, logp, advantages)
+        x, metrics = self.token_loss(batch, logp, a)
+        return self.assembled(batch, x, metrics, logp, values)
+
+    def prepared(self, batch: TokenBatch, logp: Tensor, advantages: Tensor | None) -> tuple[TokenBatch, Tensor]:
+        """The batch with its statistics, and advantages [B,T], 0 where masked."""
         if logp.shape != batch.mask.shape:
             raise DataError(f"logp must be {list(batch.mask.shape)} like the mask, got {list(logp.shape)}")
-        a = self.advantages(batch) if advantages is None else advantages.detach()
-        a = torch.where(batch.mask, a[:, None] if a.ndim == 1 else a, 0.0)
-        x, metrics = self.token_loss(batch, logp, a)
+        now = logp.detach()
+        if batch.statistics is None and "statistics" in self.needs:
+            with torch.no_grad():
+                batch = batch.replace(statistics=self.statistics(batch, now))
+        a = self.advantages(batch, now) if advantages is None else advantages.detach()
+        return batch, torch.where(batch.mask, a[:, None] if a.ndim == 1 else a, 0.0)
+
+    def assembled(self, batch: TokenBatch, x: Tensor, metrics: Metrics, logp: Tensor, values: Tensor | None) -> Loss:
+        """``x`` [B,T] aggregated, and the critic's loss where there are ``values``."""
         policy = aggregate(x, batch, self.aggregation, self.max_length)
         if values is None:
             critic = torch.zeros((), dtype=logp.dtype, device=logp.device)
             return Loss(policy, policy, critic, metrics)
-        critic = critic_loss(batch, values, self.targets(batch), self.value_clip)
+        targets = self.targets(batch, logp.detach()) if batch.targets is None else batch.targets
+        critic = critic_loss(batch, values, targets, self.value_clip)
         return Loss(policy + critic, policy, critic, metrics)

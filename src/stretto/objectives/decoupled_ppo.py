@@ -3,48 +3,69 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.gate import inside, ppo_clip
 from stretto.objectives.metrics import Metrics, off_policy
-from stretto.objectives.ratio import log_ratio, ratio
+from stretto.objectives.ratio import Reference, log_ratio, ratio, reference_logp
 from stretto.objectives.registry import REGISTRY
 
 
 @REGISTRY.register("decoupled-ppo")
 @dataclass(frozen=True, kw_only=True)
 class DecoupledPPO(Clipped):
-    """-sg(w) min(rho A, clip(rho) A), w = proximal / behaviour, rho = current / proximal (AReaL, arXiv 2505.24298;
-    arXiv 2110.00641). Tokens with w > ``cap`` are masked; they stay in the denominator.
+    """-sg(g(w)) min(rho A, clip(rho) A), w = reference / behaviour, rho = current / reference (AReaL, arXiv 2505.24298;
+    arXiv 2110.00641).
 
-    The proximal policy is recomputed at the start of the step: one forward pass with the weights that the step
-    starts from. ``baseline`` is the group by default; ``gae`` makes it PPO with a critic.
+    ``reference``: ``proximal`` (default), recomputed at the start of the step: w contains the staleness, too; or
+    ``old``, the trainer's policy at each token's own version: w is the mismatch of engine and trainer alone and rho
+    the staleness (Missing Old Logits, arXiv 2605.12070).
+
+    ``correction`` g: ``drop`` masks tokens with w > ``cap`` (AReaL; default), ``mask`` those outside [``floor``,
+    ``cap``], ``truncate`` takes min(w, ``cap``), ``none`` takes w. Masked tokens stay in the denominator. ``baseline``
+    is the group by default; ``gae`` makes it PPO with a critic.
     """
 
+    reference: Reference = "proximal"
+    correction: Literal["drop", "mask", "truncate", "none"] = "drop"
     cap: float = 5.0
+    floor: float = 0.5
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = Clipped.aliases | {
+        "C": ("cap",),
+        "lo": ("floor",),
+        "hi": ("cap",),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.cap > 0:
-            raise ConfigError(f"objective {self.component_name!r}: cap = {self.cap} must be above 0")
+        self.require(self.reference != "behavior", "reference = 'behavior' is PPO: choose 'proximal' or 'old'")
+        self.require(self.cap > 0, f"cap = {self.cap} must be above 0")
+        if self.correction == "mask":
+            self.require(0 <= self.floor < self.cap, f"need 0 <= floor < cap, got {self.floor} and {self.cap}")
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return super().needs | {"proximal"}
+    def weight(self, d: Tensor) -> tuple[Tensor, Tensor]:
+        """g(w) and where it keeps the token, from log w."""
+        x = ratio(d)
+        if self.correction in ("none", "truncate"):
+            kept = torch.ones_like(d, dtype=torch.bool)
+            return (x if self.correction == "none" else x.clamp(max=self.cap)), kept
+        kept = inside(d, self.floor if self.correction == "mask" else 0.0, self.cap)
+        return torch.where(kept, x, 0.0), kept
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
-        behavior, proximal = batch.need("logp_behavior", "logp_proximal")
-        stale = log_ratio(proximal.detach(), behavior, batch.mask)
-        kept = inside(stale, 0.0, self.cap) & batch.mask
-        weight = torch.where(kept, ratio(stale), 0.0)
-        rho = ratio(log_ratio(logp, proximal, batch.mask))
+        """The clipped surrogate against the reference, weighted by g(w)."""
+        (behavior,) = batch.need("logp_behavior")
+        reference = reference_logp(batch, self.reference)
+        weight, kept = self.weight(log_ratio(reference.detach(), behavior, batch.mask))
+        rho = ratio(log_ratio(logp, reference, batch.mask))
         surrogate, binds = ppo_clip(rho, advantages, self.clip_low, self.clip_high, self.dual_clip)
         metrics = off_policy(batch, log_ratio(logp.detach(), behavior, batch.mask), weight * rho.detach())
-        metrics.share("ppo/clip_fraction", binds & kept, batch.mask.sum())
-        metrics.share("gate/kept_tokens", kept, batch.mask.sum())
+        metrics.share("ppo/clip_fraction", binds & kept & batch.mask, batch.mask.sum())
+        metrics.share("gate/kept_tokens", kept & batch.mask, batch.mask.sum())
         return -(surrogate * weight), metrics

@@ -37,7 +37,7 @@ class Weighted(Objective):
         (behavior,) = batch.need("logp_behavior")
         numerator = logp if self.numerator == "current" else batch.need("logp_proximal")[0]
         d = log_ratio(numerator.detach(), behavior, batch.mask)
-        weight, kept, truncated = self.weight(d, at_level(d, batch.mask, self.level), batch.mask)
+        weight, kept, truncated = self.weight(d, at_level(d, batch, self.level), batch.mask)
         now = d if self.numerator == "current" else log_ratio(logp.detach(), behavior, batch.mask)
         metrics = off_policy(batch, now, weight)
         tokens = batch.mask.sum()

@@ -1,0 +1,103 @@
+"""What a step knows before its first gradient: values, the policy at its start, advantages, targets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stretto.batch import TokenBatch
+from stretto.learner.scores import Scorer
+from stretto.objectives.base import Objective
+
+log = logging.getLogger("stretto")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch with all that its objective needs, ``advantages`` [B,T], and how many tokens left training because
+    their recorded log-probability wasn't finite."""
+
+    batch: TokenBatch
+    advantages: Tensor
+    lost: int
+
+
+class Preparation:
+    """Makes a batch ready for an objective, with forward passes in micro-batches of ``max_tokens`` padded tokens."""
+
+    def __init__(self, scorer: Scorer, objective: Objective, max_tokens: int) -> None:
+        self._scorer, self._objective, self._max_tokens = scorer, objective, max_tokens
+
+    def prepare(self, batch: TokenBatch, optimizer_steps: int) -> Prepared:
+        """Before ``optimizer_steps`` on the batch. With one of them the forward pass that trains is that of the policy
+        at the start, so the proximal log-probabilities need no pass of their own unless advantages depend on them."""
+        needs = self._objective.needs
+        batch, lost = intake(batch)
+        if "values" in needs:
+            batch = self._recorded(batch)
+        start = None
+        if "start" in needs or ("proximal" in needs and optimizer_steps > 1):
+            start = self.logp(batch)
+            batch = batch.replace(logp_proximal=start)
+        advantages = self._objective.advantages(batch, start)
+        if "values" in needs:
+            batch = batch.replace(targets=self._objective.targets(batch, start))
+        return Prepared(batch, advantages, lost)
+
+    def statistics(self, part: TokenBatch) -> TokenBatch:
+        """The batch of one optimizer step with the statistics that its objective takes over all of it."""
+        if "statistics" not in self._objective.needs:
+            return part
+        with torch.no_grad():
+            return part.replace(statistics=self._objective.statistics(part, self.logp(part)))
+
+    def logp(self, batch: TokenBatch) -> Tensor:
+        """Log-probabilities [B,T] of the policy as it is."""
+
+        def score(micro: TokenBatch) -> Tensor:
+            return self._scorer.scores(micro, values=False).logp
+
+        return self._scored(batch, score)
+
+    def _recorded(self, batch: TokenBatch) -> TokenBatch:
+        """Values, and the bootstrap of truncated rows, as the critic is."""
+
+        def value(micro: TokenBatch) -> Tensor:
+            values = self._scorer.scores(micro, values=True).values
+            assert values is not None
+            return values
+
+        batch = batch.replace(values=self._scored(batch, value))
+        if batch.truncated is None or not bool(batch.truncated.any()):
+            return batch
+        after = torch.zeros(batch.rows, dtype=self._scorer.dtype)
+        with torch.no_grad():
+            for rows, width in batch.split(self._max_tokens):
+                after[rows] = self._scorer.bootstrap(batch.select(rows, width))
+        return batch.replace(bootstrap=after)
+
+    def _scored(self, batch: TokenBatch, score: Callable[[TokenBatch], Tensor]) -> Tensor:
+        out = torch.zeros(batch.mask.shape, dtype=self._scorer.dtype)
+        with torch.no_grad():
+            for rows, width in batch.split(self._max_tokens):
+                out[rows, :width] = score(batch.select(rows, width))
+        return out
+
+
+def intake(batch: TokenBatch) -> tuple[TokenBatch, int]:
+    """Policy tokens whose recorded log-probability isn't finite leave training; how many did."""
+    if batch.logp_behavior is None:
+        return batch, 0
+    bad = batch.mask & ~batch.logp_behavior.isfinite()
+    lost = int(bad.sum())
+    if not lost:
+        return batch, 0
+    row = int(bad.any(1).nonzero()[0])
+    which = row if batch.trajectory is None else int(batch.trajectory[row])
+    log.warning("%d tokens with a non-finite behaviour log-probability left training; first: trajectory %d",
+                lost, which)  # fmt: skip
+    return batch.replace(mask=batch.mask & ~bad), lost
