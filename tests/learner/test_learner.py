@@ -262,7 +262,7 @@ def test_a_truncated_row_bootstraps_from_the_state_after_its_last_token(model_di
     one = learner(model_dir, "ppo", critic=Critic(kind="head"))
     assert one.scorer.critic is not None
     torch.nn.init.normal_(one.scorer.critic.linear.weight, generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr]
-    batch = one._recorded(TokenBatch.from_columns(make_columns(truncated=True), 0, torch.float64))
+    batch = one._preparation._recorded(TokenBatch.from_columns(make_columns(truncated=True), 0, torch.float64))
     assert batch.bootstrap is not None
     assert batch.tokens is not None
     assert batch.length is not None
@@ -275,7 +275,7 @@ def test_a_truncated_row_bootstraps_from_the_state_after_its_last_token(model_di
         assert float(batch.bootstrap[row]) == pytest.approx(float(values[-1]), abs=1e-12)
         for t in batch.mask[row].nonzero()[:, 0].tolist():
             assert float(batch.values[row, t]) == pytest.approx(float(values[t - 1]), abs=1e-12)
-    assert one._recorded(TokenBatch.from_columns(make_columns(), 0, torch.float64)).bootstrap is None
+    assert one._preparation._recorded(TokenBatch.from_columns(make_columns(), 0, torch.float64)).bootstrap is None
 
 
 def test_objective_and_critic_must_fit(model_dir: Path) -> None:
