@@ -40,8 +40,10 @@ def test_columns_become_right_padded_rows() -> None:
     assert batch.length is not None
     assert batch.length.tolist() == [5, 2]
     assert batch.version == 4
-    assert batch.records["head_ids"].shape == (2, 5, 2)
-    assert batch.records["head_ids"][1].tolist() == [[0, 1], [2, 3], [0, 0], [0, 0], [0, 0]]
+    assert batch.head_tokens is not None
+    assert not batch.records, "what an engine records has a field of its own"
+    assert batch.head_tokens.shape == (2, 5, 2)
+    assert batch.head_tokens[1].tolist() == [[0, 1], [2, 3], [0, 0], [0, 0], [0, 0]]
 
 
 def test_a_trajectory_without_reward_never_trains() -> None:

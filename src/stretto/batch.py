@@ -22,6 +22,8 @@ _TOKEN_FIELDS = (
     "versions",
 )  # fmt: skip
 _ALTERNATIVE_FIELDS = ("mc_tokens", "mc_logp_behavior", "head_tokens", "head_logp_behavior")
+_RECORDED = dict(zip(("mc_ids", "mc_logp", "head_ids", "head_logp"), _ALTERNATIVE_FIELDS, strict=True))
+"""The engine's names of its records, and the fields that they become."""
 _ROW_FIELDS = (
     "group", "trajectory", "length", "terminated", "truncated", "bootstrap", "reward_fast", "reward_slow", "trained_at",
 )  # fmt: skip
@@ -225,6 +227,7 @@ class TokenBatch:
             if name.startswith("record."):
                 floating = np.issubdtype(columns[name].dtype, np.floating)
                 records[name[7:]] = pad(name, dtype if floating else torch.int64)
+        alternatives = {ours: records.pop(theirs) for theirs, ours in _RECORDED.items() if theirs in records}
         return cls(
             tokens=pad("tokens", torch.int64),
             mask=pad("mask", torch.bool),
@@ -239,4 +242,5 @@ class TokenBatch:
             truncated=torch.as_tensor(columns["truncated"]),
             version=version,
             records=records,
+            **alternatives,
         )

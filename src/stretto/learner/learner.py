@@ -155,21 +155,21 @@ class Learner:
         ``ratios`` notes what the forward pass computes; ``batch_rows``: where the rows of ``part`` are in the batch."""
         self._zero_grad()
         part = part.replace(totals=part.step_totals())
-        sums, metrics = torch.zeros(3, dtype=torch.float64), Metrics()
+        sums, metrics, needs = torch.zeros(3, dtype=torch.float64), Metrics(), self.objective.needs
         micros = part.split(self.config.micro_batch_tokens)
         if len(micros) > 1:
             part = self._preparation.statistics(part)
         for rows, width in micros:
             whole = len(rows) == part.rows and width == part.mask.shape[1]
             micro = part if whole else part.select(rows, width)
-            scores = self.scorer.scores(micro, values=self._values, policy_alone=not critic_alone)
+            scores = self.scorer.scores(micro, values=self._values, policy_alone=not critic_alone, alternatives=needs)
             if ratios is not None:
                 ratios.note(micro, batch_rows[rows], scores.logp)
-            if micro.logp_proximal is None and "proximal" in self.objective.needs:
+            if micro.logp_proximal is None and "proximal" in needs:
                 # one optimizer step a batch: the weights are still those that the step started from
                 micro = micro.replace(logp_proximal=scores.logp.detach())
             a = advantages if whole else advantages[rows, :width]
-            loss = self.objective(micro, scores.logp, scores.values, a)
+            loss = self.objective(micro, scores.logp, scores.values, a, **scores.alternatives)
             (loss.critic if critic_alone else loss.total).backward()
             more = loss.metrics
             more.share("entropy", scores.entropy, scores.entropy.numel())

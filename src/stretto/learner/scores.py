@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,15 +19,20 @@ from stretto.models.lora import attach_lora
 from stretto.models.prefix import PolicyStates
 from stretto.models.value import ValueHead, ValueNetwork
 
+ALTERNATIVES = {"draws": ("mc_logp", "mc_tokens"), "head": ("head_logp", "head_tokens")}
+"""What an objective may need beside the sampled token: the keyword of its call, and the batch's field of token ids."""
+
 
 @dataclass
 class Scores:
     """``logp`` [B,T] with gradient, 0 where masked; ``entropy`` [n] of the n policy tokens, detached; ``values``
-    [B,T] or None: value t is that of the state before token t."""
+    [B,T] or None: value t is that of the state before token t. ``alternatives``: ``mc_logp`` [B,T,M] and ``head_logp``
+    [B,T,K] with gradient, 0 where masked, if asked for: those of ``batch.mc_tokens`` and ``batch.head_tokens``."""
 
     logp: Tensor
     entropy: Tensor
     values: Tensor | None
+    alternatives: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Scorer:
@@ -96,14 +102,21 @@ class Scorer:
             if self.critic is not None:
                 self.critic.train(on)
 
-    def scores(self, batch: TokenBatch, *, values: bool, policy_alone: bool = True) -> Scores:
-        """Score the policy tokens. ``policy_alone`` False: critic warm-up, no gradient reaches the policy."""
+    def scores(
+        self, batch: TokenBatch, *, values: bool, policy_alone: bool = True, alternatives: Collection[str] = ()
+    ) -> Scores:
+        """Score the policy tokens. ``policy_alone`` False: critic warm-up, no gradient reaches the policy.
+        ``alternatives``: of ``draws``, ``head``, those recorded tokens to score as well, from the same softmax."""
         (tokens,) = batch.need("tokens")
         target = policy_positions(batch.mask)
+        others = {name: batch.need(field)[0] for need, (name, field) in ALTERNATIVES.items() if need in alternatives}
+        sampled = tokens.flatten()[target]
+        widths = [1, *(ids.shape[2] for ids in others.values())]
+        ids = torch.cat([sampled[:, None], *(ids.flatten(0, 1)[target] for ids in others.values())], 1)
         with nullcontext() if policy_alone else torch.no_grad():
             hidden = self._hidden(self._states, tokens, batch.mask)
             logp, entropy = token_logp(
-                hidden, self._head.weight, tokens.flatten()[target], getattr(self._head, "bias", None), self.temperature
+                hidden, self._head.weight, ids, getattr(self._head, "bias", None), self.temperature
             )
         value: Tensor | None = None
         if values and isinstance(self.critic, ValueHead):
@@ -112,10 +125,12 @@ class Scorer:
             value = self.critic(still + self._coefficient * (hidden - still) if policy_alone else still)
         elif values and isinstance(self.critic, ValueNetwork):
             value = self.critic.head(self._hidden(self._critic_states, tokens, batch.mask))
+        own, *rest = logp.split(widths, 1)
         return Scores(
-            _spread(logp, target, batch.mask),
+            _spread(own.squeeze(1), target, batch.mask),
             entropy.detach(),
             None if value is None else _spread(value, target, batch.mask),
+            {name: _spread(x, target, batch.mask) for name, x in zip(others, rest, strict=True)},
         )
 
     def bootstrap(self, batch: TokenBatch) -> Tensor:
@@ -140,5 +155,6 @@ class Scorer:
 
 
 def _spread(flat: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """[n] -> [B,T], 0 elsewhere."""
-    return flat.new_zeros(mask.numel()).index_copy(0, target, flat).view(mask.shape)
+    """[n] -> [B,T], or [n,J] -> [B,T,J]; 0 elsewhere."""
+    rest = flat.shape[1:]
+    return flat.new_zeros(mask.numel(), *rest).index_copy(0, target, flat).view(*mask.shape, *rest)

@@ -33,7 +33,7 @@ def policy_positions(mask: Tensor) -> Tensor:
 
 
 class _TokenLogp(torch.autograd.Function):
-    """hidden [n,H], weight [V,H], bias [V] or None, ids [n] -> logp [n], entropy [n] (entropy: no gradient)."""
+    """hidden [n,H], weight [V,H], bias [V] or None, ids [n,J] -> logp [n,J], entropy [n] (entropy: no gradient)."""
 
     @staticmethod
     def forward(
@@ -45,7 +45,7 @@ class _TokenLogp(torch.autograd.Function):
         for start in range(0, max(n, 1), chunk):
             rows = slice(start, start + chunk)
             logq = _log_softmax(hidden[rows], weight, bias, scale)
-            logps.append(logq.gather(1, ids[rows, None]).squeeze(1))
+            logps.append(logq.gather(1, ids[rows]))
             p = logq.exp()
             entropies.append(-(p * logq).sum(1))
             if n <= chunk:
@@ -66,9 +66,9 @@ class _TokenLogp(torch.autograd.Function):
         for start in range(0, hidden.shape[0], chunk):
             rows = slice(start, start + chunk)
             p = kept[0] if kept else _log_softmax(hidden[rows], weight, bias, scale).exp_()
-            g = (grad[rows] * scale)[:, None]
-            d = p * -g  # a new tensor: the graph may be walked twice
-            d.scatter_add_(1, ids[rows, None], g)
+            g = grad[rows] * scale
+            d = p * -g.sum(1, keepdim=True)  # a new tensor: the graph may be walked twice
+            d.scatter_add_(1, ids[rows], g)
             d = d.to(hidden.dtype)
             if grad_hidden is not None:
                 grad_hidden[rows] = d @ weight.to(hidden.dtype)
@@ -95,14 +95,16 @@ def token_logp(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability [n] of ``ids`` [n] and entropy [n] (nats, detached) of softmax((hidden W^T + b) / temperature).
 
-    ``hidden`` [n,H], ``weight`` [V,H]. Gradient through ``hidden``, ``weight`` and ``bias``.
+    ``hidden`` [n,H], ``weight`` [V,H]. ``ids`` [n,J]: several tokens a position, repeated ones too, from one softmax;
+    the log-probabilities are [n,J] then. Gradient through ``hidden``, ``weight`` and ``bias``.
     """
     row_bytes = weight.shape[0] * max(weight.element_size(), 4)
     n = hidden.shape[0]
     chunk = max(n, 1) if n * row_bytes <= LOGITS_BYTES else max(CHUNK_BYTES // row_bytes, 1)
     with torch.autocast(hidden.device.type, enabled=False):
-        out: tuple[Tensor, Tensor] = _TokenLogp.apply(hidden, weight, bias, ids, 1.0 / temperature, chunk)
-    return out
+        several = ids[:, None] if ids.ndim == 1 else ids
+        logp, entropy = _TokenLogp.apply(hidden, weight, bias, several, 1.0 / temperature, chunk)
+    return logp.view(ids.shape), entropy
 
 
 def trunk_of(model: Any) -> nn.Module:
