@@ -27,13 +27,13 @@ class DecoupledPPO(Clipped):
     the staleness (Missing Old Logits, arXiv 2605.12070).
 
     ``correction`` g: ``drop`` masks tokens with w > ``cap`` (AReaL; default), ``mask`` those outside [``floor``,
-    ``cap``], ``truncate`` takes min(w, ``cap``), ``none`` takes w. Masked tokens stay in the denominator. ``baseline``
+    ``cap``], ``truncate`` takes min(w, ``cap``), ``none`` takes w. ``cap``: 5 for ``drop`` (AReaL), else 2 (as TIS, MIS). Masked tokens stay in the denominator. ``baseline``
     is the group by default; ``gae`` makes it PPO with a critic.
     """
 
     reference: Reference = "proximal"
     correction: Literal["drop", "mask", "truncate", "none"] = "drop"
-    cap: float = 5.0
+    cap: float | None = None
     floor: float = 0.5
 
     aliases: ClassVar[dict[str, tuple[str, ...]]] = Clipped.aliases | {
@@ -45,23 +45,32 @@ class DecoupledPPO(Clipped):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(self.reference != "behavior", "reference = 'behavior' is PPO: choose 'proximal' or 'old'")
-        self.require(self.cap > 0, f"cap = {self.cap} must be above 0")
+        self.require(self.highest > 0, f"cap = {self.cap} must be above 0")
         if self.correction == "mask":
-            self.require(0 <= self.floor < self.cap, f"need 0 <= floor < cap, got {self.floor} and {self.cap}")
+            self.require(0 <= self.floor < self.highest, f"need 0 <= floor < cap, got {self.floor}, {self.highest}")
+
+    @property
+    def highest(self) -> float:
+        """``cap``, or its default for the correction."""
+        return self.cap if self.cap is not None else 5.0 if self.correction == "drop" else 2.0
 
     def weight(self, d: Tensor) -> tuple[Tensor, Tensor]:
         """g(w) and where it keeps the token, from log w."""
         x = ratio(d)
         if self.correction in ("none", "truncate"):
             kept = torch.ones_like(d, dtype=torch.bool)
-            return (x if self.correction == "none" else x.clamp(max=self.cap)), kept
-        kept = inside(d, self.floor if self.correction == "mask" else 0.0, self.cap)
+            return (x if self.correction == "none" else x.clamp(max=self.highest)), kept
+        kept = inside(d, self.floor if self.correction == "mask" else 0.0, self.highest)
         return torch.where(kept, x, 0.0), kept
+
+    def anchor(self, batch: TokenBatch, logp: Tensor) -> Tensor:
+        """Log-probabilities [B,T] of the policy between behaviour and current."""
+        return reference_logp(batch, self.reference)
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         """The clipped surrogate against the reference, weighted by g(w)."""
         (behavior,) = batch.need("logp_behavior")
-        reference = reference_logp(batch, self.reference)
+        reference = self.anchor(batch, logp.detach())
         weight, kept = self.weight(log_ratio(reference.detach(), behavior, batch.mask))
         rho = ratio(log_ratio(logp, reference, batch.mask))
         surrogate, binds = ppo_clip(rho, advantages, self.clip_low, self.clip_high, self.dual_clip)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class MIS(Weighted):
     high: float = 2.0
     weights: Literal["gated", "token", "none"] = "gated"
     veto: float = 1e-4
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = Weighted.aliases | {"lo": ("low",), "hi": ("high",)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -51,3 +52,39 @@ def at_level(d: Tensor, batch: TokenBatch, level: Level) -> Tensor:
         index = batch.trajectory_index()
         total = total.new_zeros(batch.trajectories).index_add(0, index, total)[index]
     return total[:, None].expand_as(d)
+
+
+def log1mexp(x: Tensor) -> Tensor:
+    """log(1 - e^x) for x <= 0 in two branches (Maechler 2012): log1p(-e^x) below -log 2, log(-expm1(x)) above; -inf at
+    0. Either branch sees only arguments that it can differentiate."""
+    low = x < -math.log(2)
+    return torch.where(
+        low, torch.log1p(-torch.where(low, x, -1.0).exp()), torch.log(-torch.expm1(torch.where(low, -0.5, x)))
+    )
+
+
+Interpolation = Literal["log-linear", "linear"]
+"""Between two policies: of log-probabilities, or of probabilities."""
+
+
+def proxy_share(versions: Tensor, version: int) -> Tensor:
+    """alpha [B,T] in [0, 1]: how far the policy before the last update lies from the one that sampled the token towards
+    the current one, in versions: clip((v - 1 - v_b) / (v - v_b), 0, 1), 0 where v <= v_b (A-3PO, arXiv 2512.06547).
+
+    ``versions`` [B,T] int v_b, ``version`` v. Staleness 0 and 1 have 0, 2 has 1/2, it tends to 1.
+    """
+    behind = (version - versions).clamp(min=1).double()
+    return (behind - 1) / behind
+
+
+def proxy_logp(logp: Tensor, behavior: Tensor, alpha: Tensor | float, kind: Interpolation = "log-linear") -> Tensor:
+    """Log-probabilities [B,T], detached, of a policy between behaviour (``alpha`` 0) and current (1), without a forward
+    pass: lb + alpha (logp - lb), or log((1 - alpha) e^lb + alpha e^logp) (A-3PO, arXiv 2512.06547). Equal inputs give
+    the same numbers back, bit for bit."""
+    logp, behavior = logp.detach(), behavior.detach()
+    d = logp - behavior
+    if kind == "log-linear":
+        return behavior + torch.as_tensor(alpha, dtype=d.dtype) * d
+    alpha = torch.as_tensor(alpha, dtype=d.dtype).expand_as(d)
+    smaller = torch.where(d > 0, 1 - alpha, alpha)  # the share of the less likely: e^-|d| can't overflow
+    return torch.maximum(logp, behavior) + torch.log1p(smaller * torch.expm1(-d.abs()))

@@ -6,7 +6,36 @@ from typing import Any
 
 from stretto.components import Registry
 
-METHODS = ("reinforce", "grpo", "ppo", "decoupled_ppo", "tis", "mis")
+METHODS = (
+    "reinforce",
+    "grpo",
+    "ppo",
+    "decoupled_ppo",
+    "tis",
+    "mis",
+    "dr_grpo",
+    "rloo",
+    "dual_clip_ppo",
+    "icepop",
+    "gspo",
+    "cispo",
+    "topr",
+    "sapo",
+    "m2po",
+    "dppo",
+    "kimi_pmd",
+    "a3po",
+    "gmc_grpo",
+    "tic_grpo",
+    "entr",
+    "sat",
+    "sat_gspo",
+    "asympo",
+    "spo",
+    "ppo_ewma",
+    "asyncwebrl",
+    "rac",
+)
 """One module a method, in this package."""
 
 REGISTRY: Registry[Any] = Registry("objective", tuple(f"stretto.objectives.{name}" for name in METHODS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,12 @@ class TIS(Weighted):
 
     cap: float = 2.0
     floor: float = 0.0
+
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = Weighted.aliases | {
+        "C": ("cap",),
+        "lo": ("floor",),
+        "hi": ("cap",),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

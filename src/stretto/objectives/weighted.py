@@ -33,11 +33,18 @@ class Weighted(Objective):
         """(weight, kept, truncated), each [B,T], from the detached log-ratios of the token and at the level."""
         raise NotImplementedError
 
+    def gate(
+        self, batch: TokenBatch, numerator: Tensor, d: Tensor, advantages: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``weight``, for methods that must know more: the numerator's log-probabilities [B,T], its log-ratios ``d``
+        and the advantages, all detached."""
+        return self.weight(d, at_level(d, batch, self.level), batch.mask)
+
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         (behavior,) = batch.need("logp_behavior")
-        numerator = logp if self.numerator == "current" else batch.need("logp_proximal")[0]
-        d = log_ratio(numerator.detach(), behavior, batch.mask)
-        weight, kept, truncated = self.weight(d, at_level(d, batch, self.level), batch.mask)
+        numerator = (logp if self.numerator == "current" else batch.need("logp_proximal")[0]).detach()
+        d = log_ratio(numerator, behavior, batch.mask)
+        weight, kept, truncated = self.gate(batch, numerator, d, advantages)
         now = d if self.numerator == "current" else log_ratio(logp.detach(), behavior, batch.mask)
         metrics = off_policy(batch, now, weight)
         tokens = batch.mask.sum()
