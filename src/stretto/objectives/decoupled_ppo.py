@@ -27,8 +27,9 @@ class DecoupledPPO(Clipped):
     the staleness (Missing Old Logits, arXiv 2605.12070).
 
     ``correction`` g: ``drop`` masks tokens with w > ``cap`` (AReaL; default), ``mask`` those outside [``floor``,
-    ``cap``], ``truncate`` takes min(w, ``cap``), ``none`` takes w. ``cap``: 5 for ``drop`` (AReaL), else 2 (as TIS, MIS). Masked tokens stay in the denominator. ``baseline``
-    is the group by default; ``gae`` makes it PPO with a critic.
+    ``cap``], ``truncate`` takes min(w, ``cap``), ``none`` takes w. ``cap``: 5 for ``drop`` (AReaL), else 2
+    (as TIS and MIS). Masked tokens stay in the denominator. ``baseline`` is the group by default; ``gae`` makes it PPO
+    with a critic.
     """
 
     reference: Reference = "proximal"
