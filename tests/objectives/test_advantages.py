@@ -11,9 +11,10 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.objectives import get
-from stretto.objectives.advantage import discounted_returns, gae, group_advantages, group_statistics
+from stretto.objectives.advantage import group_advantages, group_statistics
 from stretto.objectives.aggregate import aggregate
 from stretto.objectives.loss import critic_loss
+from stretto.objectives.temporal import discounted_returns, gae
 
 
 def doubles(values: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Advantage estimators: group baselines, returns, GAE. Never with gradient; [B,T], 0 where masked."""
+"""Advantages from groups of trajectories. Never with gradient; [B,T], 0 where masked. Over time: ``temporal``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.objectives.compress import compress, policy_rewards
 
 STD_EPSILON = 1e-6
 """Added to a group's standard deviation. Not published: our choice."""
@@ -81,51 +80,6 @@ def steps_of(batch: TokenBatch) -> Tensor:
     """|tau| [B]: rows of the row's trajectory."""
     trajectory = batch.trajectory_index()
     return torch.bincount(trajectory)[trajectory] if trajectory.numel() else trajectory
-
-
-def discounted_returns(batch: TokenBatch, gamma: float) -> Tensor:
-    """G_t = r_t + gamma G_{t+1} over the policy tokens [B,T]; a truncated row starts from its bootstrap value."""
-    return _backward(batch, gamma, 1.0, None)
-
-
-def gae(batch: TokenBatch, gamma: float, lam: float | Tensor) -> Tensor:
-    """GAE (arXiv 1506.02438) over the policy tokens [B,T]: delta_t = r_t + gamma V_{t+1} - V_t,
-    A_t = delta_t + gamma lam A_{t+1}. ``lam`` may be [B].
-
-    The value after the last token is 0, or ``batch.bootstrap`` where the row was truncated and not terminated.
-    """
-    (values,) = batch.need("values")
-    return _backward(batch, gamma, lam, values.detach())
-
-
-def _backward(batch: TokenBatch, gamma: float, lam: float | Tensor, values: Tensor | None) -> Tensor:
-    (rewards,) = batch.need("rewards")
-    packed = compress(batch.mask)
-    r = packed.close(policy_rewards(rewards, batch.mask, batch.inside))
-    v = torch.zeros_like(r) if values is None else packed.close(values)
-    after = _after_last(batch, r)
-    n = r.shape[1]
-    last = torch.arange(n, device=r.device) == packed.valid.sum(1, keepdim=True) - 1
-    following = torch.where(last, after[:, None], torch.nn.functional.pad(v[:, 1:], (0, min(n, 1))))
-    if values is None:  # returns: the bootstrap enters once, at the end
-        delta = r + torch.where(last, gamma * following, 0.0)
-    else:
-        delta = r + gamma * following - v
-    delta = torch.where(packed.valid, delta, 0.0)
-    out = torch.empty_like(delta)
-    running = delta.new_zeros(delta.shape[0])
-    for t in range(n - 1, -1, -1):
-        running = delta[:, t] + gamma * lam * running
-        out[:, t] = running
-    return packed.open(out)
-
-
-def _after_last(batch: TokenBatch, like: Tensor) -> Tensor:
-    zero = like.new_zeros(like.shape[0])
-    if batch.truncated is None or batch.bootstrap is None:
-        return zero
-    bootstraps = batch.truncated if batch.terminated is None else batch.truncated & ~batch.terminated
-    return torch.where(bootstraps, batch.bootstrap.detach().to(like.dtype), zero)
 
 
 def standardised(advantages: Tensor, mask: Tensor) -> Tensor:

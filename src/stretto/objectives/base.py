@@ -10,10 +10,11 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.errors import ConfigError, DataError
-from stretto.objectives.advantage import discounted_returns, gae, group_advantages, standardised
+from stretto.objectives.advantage import group_advantages, standardised
 from stretto.objectives.aggregate import Aggregation, aggregate
 from stretto.objectives.loss import Loss, critic_loss
 from stretto.objectives.metrics import Metrics
+from stretto.objectives.temporal import discounted_returns, gae
 
 Baseline = Literal["group", "leave-one-out", "none", "gae"]
 
