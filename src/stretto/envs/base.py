@@ -83,5 +83,6 @@ class Environment(Protocol):
 
 
 ENVIRONMENTS: Registry[Environment] = Registry(
-    "environment", ("stretto.envs.arithmetic", "stretto.envs.gym", "stretto.envs.tool", "stretto.envs.data")
+    "environment",
+    ("stretto.envs.arithmetic", "stretto.envs.reverse", "stretto.envs.gym", "stretto.envs.tool", "stretto.envs.data"),
 )
