@@ -24,6 +24,7 @@ RULES: tuple[tuple[str, linear.Rule], ...] = (
     ("PPO clip", "clip"), ("exact importance weights", "is"), ("no ratio", "none"),
 )  # fmt: skip
 DRIFT = (4.0, 0.05, 3.0)
+RATES = (0.001, 0.002, 0.004, 0.008)
 LAGS = (0, 1, 2, 16)
 
 
@@ -35,7 +36,7 @@ def reproduce(settings: Settings) -> Outcome:
     slope, kept = _slope(found)
     sgd, sgd_kept = _slope(_largest(bandits, "sgd", settings))
     budget = stability.exit_budget(*DRIFT)
-    spent = {s: [stability.spent_budget(*DRIFT, s, rate) for rate in (0.001, 0.002, 0.004, 0.008)] for s in (1, 4)}
+    spent = {s: [stability.spent_budget(*DRIFT, s, rate) for rate in RATES] for s in (1, 4)}
     worst = max(abs(x / budget - 1) for row in spent.values() for x in row)
     laws = _fit_drift()
     products = _mean(published) * INTERVALS
@@ -89,7 +90,7 @@ def _slope(rates: np.ndarray) -> tuple[float, int]:
 def _fit_drift(horizon: int = 1000) -> Laws:
     trials = []
     for interval in (1, 4):
-        for rate in (0.001, 0.002, 0.004, 0.008):
+        for rate in RATES:
             steps = round(stability.spent_budget(*DRIFT, interval, rate) / rate)
             trials.append(Trial(interval, rate, steps if steps <= horizon else None))
     return fit_laws(trials)
@@ -128,9 +129,13 @@ def _draw(figure: Any, rates: np.ndarray, spent: dict[int, list[float]], budget:
     left.loglog(INTERVALS, mean, "o-", label="geometric mean")
     left.loglog(INTERVALS, mean[0] * INTERVALS[0] / np.array(INTERVALS), "k--", label="1/S")
     left.set(xlabel="sync interval S", ylabel="largest stable step size", title="Law 1")
+    left.set_xticks(INTERVALS, [str(s) for s in INTERVALS], minor=False)
+    left.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     left.legend()
     for interval, row in spent.items():
-        right.semilogx([0.001, 0.002, 0.004, 0.008], row, "o-", label=f"S = {interval}")
+        right.semilogx(RATES, row, "o-", label=f"S = {interval}")
     right.axhline(budget, color="k", ls="--", label="exact budget")
     right.set(xlabel="step size", ylabel="step size x steps until exit", title="Law 2, saturating drift")
+    right.set_xticks(RATES, [str(rate) for rate in RATES], minor=False)
+    right.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     right.legend()
