@@ -227,7 +227,9 @@ class TokenBatch:
             if name.startswith("record."):
                 floating = np.issubdtype(columns[name].dtype, np.floating)
                 records[name[7:]] = pad(name, dtype if floating else torch.int64)
-        alternatives = {ours: records.pop(theirs) for theirs, ours in _RECORDED.items() if theirs in records}
+        alternatives: dict[str, Any] = {
+            ours: records.pop(theirs) for theirs, ours in _RECORDED.items() if theirs in records
+        }
         return cls(
             tokens=pad("tokens", torch.int64),
             mask=pad("mask", torch.bool),

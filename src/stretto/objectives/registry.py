@@ -13,6 +13,7 @@ METHODS = (
     "decoupled_ppo",
     "tis",
     "mis",
+    "klpo",
     "dr_grpo",
     "rloo",
     "dual_clip_ppo",
