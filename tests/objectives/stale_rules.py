@@ -71,7 +71,7 @@ def permuted_rows_and_new_labels_change_nothing(name: str, options: dict[str, An
     order = torch.tensor([3, 9, 0, 5, 1, 8, 4, 2, 7, 6])
     moved = batch.select(order).replace(group=7 - 3 * batch.group[order], trajectory=90 - 7 * batch.trajectory[order])
     again, moved_grad = gradient(get(name, **options), moved, logp[order])
-    assert float(again.total) == pytest.approx(float(loss.total), abs=1e-12)
+    assert again.total.item() == pytest.approx(loss.total.item(), abs=1e-12)
     assert torch.allclose(moved_grad, grad[order], atol=1e-13, rtol=0)
     assert bool((grad != 0).any())
 
@@ -98,7 +98,7 @@ def extra_columns_of_nan_change_nothing(name: str, options: dict[str, Any]) -> N
     mask = torch.cat([batch.mask, torch.zeros(batch.rows, 2, dtype=torch.bool)], 1)
     versions = torch.cat([batch.versions, torch.full((batch.rows, 2), -1)], 1)
     again, wide = gradient(get(name, **options), batch.replace(mask=mask, versions=versions, **fields), widen(logp))
-    assert float(again.total) == pytest.approx(float(loss.total), abs=1e-14)
+    assert again.total.item() == pytest.approx(loss.total.item(), abs=1e-14)
     assert torch.allclose(wide[:, :-2], grad, atol=1e-14, rtol=0)
     assert bool((wide[:, -2:] == 0).all())
 
@@ -113,7 +113,7 @@ def micro_batches_add_up(name: str, options: dict[str, Any]) -> None:
         step = step.replace(statistics=objective.statistics(batch, logp))
     for parts in ([[0, 1, 3], [2, 4, 5, 6, 7, 8, 9]], [[8], [0, 1], [9, 4], [3, 2, 5], [7], [6]]):
         losses = [objective(step.select(torch.tensor(p)), logp[p], advantages=a[p]) for p in parts]
-        assert sum(float(x.total) for x in losses) == pytest.approx(float(whole.total), abs=1e-12)
+        assert sum(x.total.item() for x in losses) == pytest.approx(whole.total.item(), abs=1e-12)
         metrics = losses[0].metrics
         for more in losses[1:]:
             metrics = metrics + more.metrics
@@ -141,10 +141,10 @@ def no_policy_tokens_give_zero(name: str, options: dict[str, Any]) -> None:
     nan = torch.full_like(logp, math.nan)
     empty = batch.replace(mask=torch.zeros_like(batch.mask), **dict.fromkeys(TOKEN_FIELDS, nan))
     loss, grad = gradient(get(name, **options), empty, nan)
-    assert float(loss.total) == 0
+    assert loss.total.item() == 0
     assert bool((grad == 0).all())
     loss, grad = gradient(get(name, **options), batch.select(torch.arange(0)), logp[:0])
-    assert float(loss.total) == 0
+    assert loss.total.item() == 0
 
 
 def gradient_flows_only_through_logp_and_values(name: str, options: dict[str, Any]) -> None:
@@ -174,14 +174,16 @@ def unit_ratio_is_the_policy_gradient(name: str, options: dict[str, Any]) -> Non
         assert bool((plain[batch.mask] != 0).all())
 
 
-def autograd_agrees_with_finite_differences(name: str, options: dict[str, Any]) -> None:
-    """Of the surrogate: whatever is a statistic of the step stays as it was."""
+def autograd_agrees_with_finite_differences(name: str, options: dict[str, Any], frozen: Tensor | None = None) -> None:
+    """Of the surrogate: whatever is a statistic of the step stays as it was. ``frozen`` [B,T]: places left out, where a
+    detached decision moves with the token."""
     batch, logp = stale_batch()
     objective, a = get(name, **options), some_advantages(logp)
     if "statistics" in objective.needs:
         batch = batch.replace(statistics=objective.statistics(batch, logp))
     _, grad = gradient(objective, batch, logp, a)
-    for i, t in batch.mask.nonzero().tolist():
+    compared = batch.mask if frozen is None else batch.mask & ~frozen
+    for i, t in compared.nonzero().tolist():
         step = torch.zeros_like(logp)
         step[i, t] = 1e-6
         high, low = (objective(batch, logp + s * step, advantages=a).total for s in (1, -1))
@@ -201,6 +203,29 @@ def quadrants(name: str, options: dict[str, Any], high: float = 3.0, low: float 
     )  # fmt: skip
     _, grad = gradient(get(name, **options), batch, logp, a)
     return (grad * -4 / a)[:, 0].tolist()
+
+
+def unbiased_by_enumeration(name: str, options: dict[str, Any]) -> None:
+    """E_mu of the gradient over the whole vocabulary is E_pi[A s] without clip and cap: 0 for constant A."""
+    g = torch.Generator().manual_seed(3)
+    logits = torch.randn(5, generator=g, dtype=torch.float64, requires_grad=True)
+    logmu = torch.log_softmax(torch.randn(5, generator=g, dtype=torch.float64), 0)
+    objective = get(name, **options)
+    for a in (torch.randn(5, generator=g, dtype=torch.float64), torch.ones(5, dtype=torch.float64)):
+        logp = torch.log_softmax(logits, 0)[:, None]
+        one = torch.ones(1, dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64)
+        for v in range(5):
+            batch = TokenBatch(
+                mask=torch.ones(1, 1, dtype=torch.bool), logp_behavior=logmu[v].view(1, 1),
+                logp_proximal=logp[v].detach().view(1, 1), logp_old=(logp[v].detach() - 0.3).view(1, 1),
+                entropy=one[:, None], group=one.long(), trajectory=one.long(),
+                trained_at=-one.long(), reward_slow=one * math.nan, reward_fast=one,
+            )  # fmt: skip
+            total = total + logmu[v].exp() * objective(batch, logp[v : v + 1], None, a[v : v + 1]).total
+        (grad,) = torch.autograd.grad(total, logits)
+        p = torch.softmax(logits, 0).detach()
+        assert torch.allclose(grad, -(p * (a - (p * a).sum())), atol=1e-12, rtol=0)
 
 
 def obeys_the_rules(name: str, options: dict[str, Any]) -> None:
