@@ -68,8 +68,8 @@ class Table:
             length = len(self.paths[row])
             for drawn in itertools.product(range(2), repeat=m * length):
                 ids = [list(drawn[m * t : m * t + m]) for t in range(length)]
-                weight = math.prod(float(self.q[s, v].exp()) for (s, _), row_ids in zip(self.paths[row], ids, strict=True)
-                                   for v in row_ids)  # fmt: skip
+                weight = math.prod(float(self.q[s, v].exp()) for (s, _), at in zip(self.paths[row], ids, strict=True)
+                                   for v in at)  # fmt: skip
                 total = total + chance * weight * self.loss(objective, row, draws=ids).total
         return self.gradient(total)
 
@@ -206,7 +206,7 @@ def test_duplicate_draws_count_as_often_as_they_fell() -> None:
     close(twice[0], expected)
 
 
-# --- top-K and binary --------------------------------------------------------------------------------------------------
+# --- top-K and binary ---------------------------------------------------------------------------------------------
 
 WIDE_Q = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64).log()
 WIDE_P = torch.tensor([[0.4, 0.4, 0.1, 0.1]], dtype=torch.float64).log()
