@@ -226,11 +226,11 @@ def frozen_stop_gradients(tape: list[Tensor] | None) -> Iterator[list[Tensor]]:
         made.append(original(x) if tape is None else next(play))
         return made[-1]
 
-    Tensor.detach = detach  # type: ignore[method-assign, assignment]
+    Tensor.detach = detach  # type: ignore[assignment]
     try:
         yield made
     finally:
-        Tensor.detach = original  # type: ignore[method-assign, assignment]
+        Tensor.detach = original  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("own", [True, False])
