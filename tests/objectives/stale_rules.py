@@ -1,4 +1,5 @@
-"""A stale batch with everything in it, and the rules that every objective obeys on it, for the tests of methods."""
+"""The rules of all objectives (``test_cross``) under other options than the defaults, on a stale batch whose
+trajectories have several rows: for the tests of single methods."""
 
 from __future__ import annotations
 
@@ -203,29 +204,6 @@ def quadrants(name: str, options: dict[str, Any], high: float = 3.0, low: float 
     )  # fmt: skip
     _, grad = gradient(get(name, **options), batch, logp, a)
     return (grad * -4 / a)[:, 0].tolist()
-
-
-def unbiased_by_enumeration(name: str, options: dict[str, Any]) -> None:
-    """E_mu of the gradient over the whole vocabulary is E_pi[A s] without clip and cap: 0 for constant A."""
-    g = torch.Generator().manual_seed(3)
-    logits = torch.randn(5, generator=g, dtype=torch.float64, requires_grad=True)
-    logmu = torch.log_softmax(torch.randn(5, generator=g, dtype=torch.float64), 0)
-    objective = get(name, **options)
-    for a in (torch.randn(5, generator=g, dtype=torch.float64), torch.ones(5, dtype=torch.float64)):
-        logp = torch.log_softmax(logits, 0)[:, None]
-        one = torch.ones(1, dtype=torch.float64)
-        total = torch.zeros((), dtype=torch.float64)
-        for v in range(5):
-            batch = TokenBatch(
-                mask=torch.ones(1, 1, dtype=torch.bool), logp_behavior=logmu[v].view(1, 1),
-                logp_proximal=logp[v].detach().view(1, 1), logp_old=(logp[v].detach() - 0.3).view(1, 1),
-                entropy=one[:, None], group=one.long(), trajectory=one.long(),
-                trained_at=-one.long(), reward_slow=one * math.nan, reward_fast=one,
-            )  # fmt: skip
-            total = total + logmu[v].exp() * objective(batch, logp[v : v + 1], None, a[v : v + 1]).total
-        (grad,) = torch.autograd.grad(total, logits)
-        p = torch.softmax(logits, 0).detach()
-        assert torch.allclose(grad, -(p * (a - (p * a).sum())), atol=1e-12, rtol=0)
 
 
 def obeys_the_rules(name: str, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from stale_rules import gradient, obeys_the_rules, quadrants, unbiased_by_enumeration, unit_ratio_is_the_policy_gradient
+from stale_rules import gradient, obeys_the_rules, quadrants, unit_ratio_is_the_policy_gradient
 from torch import Tensor
 
 from stretto.batch import TokenBatch
@@ -39,7 +39,6 @@ def weights(r: list[float], name: str, **options: Any) -> list[float]:
 @pytest.mark.parametrize(("name", "options"), METHODS)
 def test_the_rules_of_all_methods(name: str, options: dict[str, Any]) -> None:
     obeys_the_rules(name, options)
-    unbiased_by_enumeration(name, {**options, "eps": 1e9})
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.2, 1.0])

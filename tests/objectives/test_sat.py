@@ -15,7 +15,6 @@ from stale_rules import (
     quadrants,
     some_advantages,
     stale_batch,
-    unbiased_by_enumeration,
     unit_ratio_is_the_policy_gradient,
 )
 from torch import Tensor
@@ -52,7 +51,6 @@ def gated(name: str, options: dict[str, Any]) -> Tensor:
 def test_the_rules_of_all_methods(name: str, options: dict[str, Any]) -> None:
     obeys_the_rules(name, options)
     autograd_agrees_with_finite_differences(name, options, frozen=gated(name, options))
-    unbiased_by_enumeration(name, {**options, "clip_low": 1.0, "clip_high": 1e9, "n": 1e-12})
     if name == "sat" and "level" not in options:  # a sequence ratio of 1 averages the row's advantages first
         unit_ratio_is_the_policy_gradient(name, options)
 
@@ -200,7 +198,7 @@ def test_the_scope_of_the_quantile_is_the_step_unless_asked_otherwise() -> None:
     batch, logp = stale_batch()
     a = some_advantages(logp)
     rows = torch.arange(5)
-    objective = get("sat", scope="micro-batch")
+    objective = get("sat", quantile_scope="micro-batch")
     assert objective.needs == set()
     assert get("sat").needs == {"statistics"}
     part = objective(batch.select(rows), logp[rows], advantages=a[rows])

@@ -23,13 +23,12 @@ Variant = Literal["gmc", "tic_truncate", "tic_zero"]
 @dataclass(frozen=True, kw_only=True)
 class GMCGRPO(Objective):
     """-(1/B) sum_i sg(w_i) A_i (1/n_i) sum_t logp (arXiv 2610.01896), r_i = prod_t current / behaviour over all rows of
-    the trajectory, w_i by ``variant``:
+    the trajectory, w_i = r_i min(1, G (1 + eps) / sum_j r_j) over the G trajectories of the group.
 
-    * ``gmc`` (default): r_i min(1, G (1 + eps) / sum_j r_j) over the G trajectories of the group. The whole group is
-      rescaled, so relative weights stay, and the bias of capping vanishes as groups grow. C = G (1 + eps) is
-      [inferred].
-    * ``tic_truncate``: min(r_i, 1 + eps) (TIC-GRPO, arXiv 2508.02833; truncation [inferred]).
-    * ``tic_zero``: r_i, and 0 above 1 + eps: the gradient of min(r, 1 + eps) A [inferred].
+    The whole group is rescaled: relative weights stay, and the bias of capping vanishes as groups grow. The cap
+    G (1 + eps) is [inferred]. ``variant``: ``gmc`` (default), or TIC-GRPO's (arXiv 2508.02833) ``tic_truncate``,
+    w_i = min(r_i, 1 + eps), or ``tic_zero``, w_i = r_i and 0 above 1 + eps (the gradient of min(r, 1 + eps) A); both
+    readings [inferred].
 
     ``eps`` 0.2 [inferred]. ``length_norm=false`` leaves 1/n_i out (aggregation ``seq-mean-token-sum``). A group must be
     whole in one optimizer step. Products of ratios degenerate with length: watch ``gate/capped_sequences``.

@@ -28,15 +28,15 @@ class SAT(Clipped):
 
     ``kernel`` s: ``H1`` q^n / (q^n + (|log r| - q)^n), continuous (default), or ``H2`` 1 / (1 + (|log r| / q)^n), 1/2
     at the gate; both [inferred], ``n`` 2 as published. ``level``: ``token``, or ``sequence``: r is the geometric mean
-    over the row and A the mean, as in GSPO. ``scope`` of q: the optimizer ``step`` (default [inferred]: micro-batches
-    change nothing) or the ``micro-batch`` (the paper's). ``alpha`` 0.9 and clip 0.2 / 0.2 as published.
+    over the row and A the mean, as in GSPO. ``quantile_scope``: the optimizer ``step`` (default [inferred]:
+    micro-batches change nothing) or the ``micro-batch`` (the paper's). ``alpha`` 0.9 and clip 0.2 / 0.2 as published.
     """
 
     alpha: float = 0.9
     n: float = 2.0
     kernel: Kernel = "H1"
     level: Literal["token", "sequence"] = "token"
-    scope: Literal["step", "micro-batch"] = "step"
+    quantile_scope: Literal["step", "micro-batch"] = "step"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,11 +47,11 @@ class SAT(Clipped):
     @property
     def needs(self) -> frozenset[str]:
         """The quantile is a statistic of the step."""
-        return super().needs | ({"statistics"} if self.scope == "step" else frozenset())
+        return super().needs | ({"statistics"} if self.quantile_scope == "step" else frozenset())
 
     def statistics(self, batch: TokenBatch, logp: Tensor) -> dict[str, Tensor]:
         """``quantile``: q of the whole step."""
-        if self.scope != "step":
+        if self.quantile_scope != "step":
             return {}
         return {"quantile": self._quantile(self._log_ratio(batch, logp), batch)}
 
@@ -66,7 +66,7 @@ class SAT(Clipped):
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         """The clipped surrogate with the contracted interval, negated."""
         d = self._log_ratio(batch, logp)
-        q = (batch.statistics or {})["quantile"] if self.scope == "step" else self._quantile(d, batch)
+        q = (batch.statistics or {})["quantile"] if self.quantile_scope == "step" else self._quantile(d, batch)
         tokens = batch.mask.sum()
         if self.level == "sequence":
             mean = advantages.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True).clamp(min=1)
