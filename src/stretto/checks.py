@@ -20,6 +20,9 @@ _OBJECTIVE = ("needs", "corrects", "advantages", "__call__")
 _GREEDY_BELOW = 1e-3
 """Below this temperature sampling is greedy in all but name, and its inverse may overflow."""
 _THREADS_PER_CORE = 4
+_SMOLLM2_VOCABULARY = 49152
+MOST_ALTERNATIVES = 4096
+"""Log-probabilities that an engine can be asked to record at one position: 32 KB each in the pool."""
 
 
 def check(config: RunConfig, mode: str = "train") -> Rules:
@@ -31,9 +34,10 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
     check_component(ENVIRONMENTS, config.env, "env", _ENVIRONMENT)
     with foreign("env.name", config.env.name), foreign("reward", config.reward):
         env = build_environment(config)
-    _check_objective(config)
+    objective = _check_objective(config)
     _check_sampling(config)
-    _check_model(config, env)
+    _check_whole(config, objective)
+    _check_model(config, env, objective)
     return rules
 
 
@@ -63,7 +67,7 @@ def _check_threads(config: RunConfig, mode: str) -> None:
         )
 
 
-def _check_objective(config: RunConfig) -> None:
+def _check_objective(config: RunConfig) -> Any:
     from stretto.objectives import REGISTRY, names
 
     objective: Any = build_component(REGISTRY, config.objective, "objective", _OBJECTIVE)
@@ -90,6 +94,70 @@ def _check_objective(config: RunConfig) -> None:
             f"group_size = 1 with objective.baseline = {baseline!r}: a trajectory alone is its own baseline, so every "
             "advantage is 0 and nothing trains. Set group_size >= 2, or objective.baseline = 'none'"
         )
+    return objective
+
+
+def _check_whole(config: RunConfig, objective: Any) -> None:
+    """Some objectives weigh whole trajectories by what the sampler might have said instead."""
+    if not getattr(objective, "whole", False):
+        return
+    name, sampling, chunk = config.objective.name, config.sampling, config.control.chunk.name
+    if sampling.top_k or sampling.top_p < 1:
+        raise ConfigError(
+            f"objective.name = {name!r} compares policies over the whole vocabulary, but sampling.top_k = "
+            f"{sampling.top_k}, top_p = {sampling.top_p:g} cuts the sampler's: set sampling.top_k = 0 and top_p = 1"
+        )
+    if chunk != "all":
+        raise ConfigError(
+            f"objective.name = {name!r} trains complete trajectories, but control.chunk.name = {chunk!r} leaves tokens "
+            "out: set 'all'"
+        )
+
+
+def recorded(config: RunConfig, objective: Any, model: Path | int | None) -> tuple[int, int]:
+    """(K, M): how many likeliest tokens and independent draws the engine records at each position, for the objective or
+    because ``engine.top_logp`` and ``engine.draws`` say so. ``model``: its directory, or the size of its vocabulary if
+    something depends on it. ``ConfigError`` if that can't be."""
+    needs, name = objective.needs, config.objective.name
+    engine, draws, head = config.engine, 0, 0
+    for need in sorted({"draws", "head"} & needs):
+        if not hasattr(objective, need):
+            raise ConfigError(
+                f"objective.name = {name!r}: its needs name {need!r}, but it has no attribute `{need}`: how many?"
+            )
+    if "draws" in needs:
+        draws = objective.draws
+        if engine.draws not in (0, draws):
+            raise ConfigError(
+                f"engine.draws = {engine.draws}, but objective.name = {name!r} needs {draws}: leave engine.draws out"
+            )
+    size = _size(model) if "head" in needs or engine.top_logp else 0
+    if "head" in needs:
+        whole = objective.head is None
+        head = size if whole else objective.head
+        if whole and size > MOST_ALTERNATIVES:
+            raise ConfigError(
+                f"objective.name = {name!r} asks for the whole vocabulary at each position, which here has {size} "
+                f"tokens; at most {MOST_ALTERNATIVES} can be recorded. Use objective.estimator = 'mc' or 'topk'"
+            )
+        if not whole and head >= size:
+            raise ConfigError(
+                f"objective.name = {name!r} asks for the {head} likeliest tokens, but the vocabulary has {size}: lower "
+                "objective.K, or take the whole vocabulary with objective.estimator = 'full'"
+            )
+        if engine.top_logp not in (0, head):
+            raise ConfigError(
+                f"engine.top_logp = {engine.top_logp}, but objective.name = {name!r} needs {head}: leave "
+                "engine.top_logp out"
+            )
+    if engine.top_logp > size:
+        raise ConfigError(f"engine.top_logp = {engine.top_logp}: the model's vocabulary has {size} tokens")
+    return head or engine.top_logp, draws or engine.draws
+
+
+def _size(model: Path | int | None) -> int:
+    assert model is not None
+    return model if isinstance(model, int) else vocabulary_of(model)
 
 
 def _check_sampling(config: RunConfig) -> None:
@@ -104,17 +172,17 @@ def _check_sampling(config: RunConfig) -> None:
         raise ConfigError(f"eval.temperature = {config.eval.temperature:g} is greedy in all but name: set 0")
 
 
-def _check_model(config: RunConfig, env: Any) -> None:
+def _check_model(config: RunConfig, env: Any, objective: Any) -> None:
     if config.model not in ("tiny", "smollm2"):
         from stretto.models.resolve import check_directory
 
         check_directory(Path(config.model).expanduser())
-    if config.model == "smollm2" or not (config.engine.top_logp or config.sampling.stop):
-        return  # what the tokens are is known when the model is there
-    tokenizer = _tokenizer(config, env)
-    stop_ids(config.sampling.stop, tokenizer)
-    if config.engine.top_logp > (size := _vocabulary(config, tokenizer)):
-        raise ConfigError(f"engine.top_logp = {config.engine.top_logp}: the model's vocabulary has {size} tokens")
+    size = None
+    if config.engine.top_logp or "head" in objective.needs:
+        size = _vocabulary(config, env)
+    recorded(config, objective, size)
+    if config.sampling.stop and config.model != "smollm2":  # its tokens are known when the model is there
+        stop_ids(config.sampling.stop, _tokenizer(config, env))
 
 
 def stop_ids(stop: Iterable[str], tokenizer: Any) -> list[int]:
@@ -142,10 +210,19 @@ def _tokenizer(config: RunConfig, env: Any) -> Any:
     return LightTokenizer(built.backend_tokenizer, eos_ids=[built.eos_token_id])
 
 
-def _vocabulary(config: RunConfig, tokenizer: Any) -> int:
+def _vocabulary(config: RunConfig, env: Any) -> int:
     """Tokens that the model gives a probability."""
+    if config.model == "smollm2":
+        return _SMOLLM2_VOCABULARY
     if config.model == "tiny":
-        return int(tokenizer.vocab_size)
-    description = json.loads((Path(config.model).expanduser() / "config.json").read_text())
+        return int(_tokenizer(config, env).vocab_size)
+    return vocabulary_of(Path(config.model).expanduser())
+
+
+def vocabulary_of(directory: Path) -> int:
+    """Tokens that the model in this directory gives a probability."""
+    description = json.loads((directory / "config.json").read_text())
     size = description.get("vocab_size") or (description.get("text_config") or {}).get("vocab_size")
-    return int(size or tokenizer.vocab_size)
+    if not size:
+        raise ConfigError(f"{directory / 'config.json'} doesn't say vocab_size: how many tokens to record is unknown")
+    return int(size)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stretto.checks import stop_ids
+from stretto.checks import recorded, stop_ids
 from stretto.cluster.costs import Costs
 from stretto.cluster.engine import ModelledEngine
 from stretto.cluster.env import DelayedEnvironment, ModelledEnvironment
@@ -21,6 +21,7 @@ from stretto.envs.base import Environment
 from stretto.envs.build import build_environment, scoring_imports
 from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.errors import ConfigError
+from stretto.objectives import get
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.samples import sample_of, write_evaluation, write_samples
 from stretto.rollout.types import SamplingParams
@@ -92,8 +93,17 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         config=config, rules=job.rules, env=env, engines=engines, learner=learner, scoring=scoring, sampling=sampling,
         log=log, view=view, waits=waits, out=job.out, max_steps=max_steps, tasks_in_all=tasks_in_all,
         evaluator=evaluator, on_step=_recorder(job, env, log), says=job.says,
-        offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job),
+        offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job), **_recorded(job),
     )  # fmt: skip
+
+
+def _recorded(job: Job) -> dict[str, int]:
+    """How many alternatives to each sampled token the engines record."""
+    if job.model_dir is None:  # simulated: no tokens, only numbers of them
+        return {}
+    objective = get(job.config.objective.name, **job.config.objective.options)
+    top_logp, draws = recorded(job.config, objective, job.model_dir)
+    return {"top_logp": top_logp, "draws": draws}
 
 
 def slice_size(job: Job) -> int | None:

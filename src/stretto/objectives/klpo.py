@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -58,6 +58,10 @@ class KLPO(Objective):
     baseline: Baseline = "none"
     std: bool = False
     aggregation: Aggregation = "seq-mean-token-sum"
+
+    whole: ClassVar[bool] = True
+    """A row is a complete trajectory, drawn from the whole softmax: top-k or top-p sampling would cut what the KL is
+    over, and renormalise the sampler's side alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -121,8 +121,8 @@ class Feeder:
         p = self._p
         return RolloutClient(
             trajectory=trajectory, group=group, engine=engine, sampling=p.sampling, seed=self._c.seed,
-            scoring=p.scoring, log=p.log, pin=pin, replay=replay, top_logp=self._c.engine.top_logp,
-            draws=self._c.engine.draws,
+            scoring=p.scoring, log=p.log, pin=pin, replay=replay, top_logp=p.top_logp,
+            draws=p.draws,
         )  # fmt: skip
 
     def _group_ready(self, group: Group) -> None:

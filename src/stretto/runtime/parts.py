@@ -44,6 +44,9 @@ class Parts:
     """Trajectories that one turn of the event loop starts or takes in at most; None: all (in virtual time, and where a
     lag bound of 0 wants all requests of a step to reach the engine together)."""
     says: Callable[[str], None] = lambda line: None
+    top_logp: int = 0
+    """Likeliest tokens that the engines record per position; ``draws``: independent draws."""
+    draws: int = 0
 
 
 @dataclass(slots=True)
