@@ -84,7 +84,7 @@ MULTIPLIERS: list[tuple[str, dict[str, Any], list[float], list[float]]] = [
     ("dppo", {"threshold": 0.3}, FLIPPED, [0.9, 2, 0]),
     ("dppo", {"threshold": 0.3, "cap": 1.5}, FLIPPED, [0.9, 1.5, 0]),
     ("dppo", {"divergence": "kl", "threshold": 0.1}, FLIPPED, [0.9, 0, 0]),  # KL(mu || p) = 0.005, 0.131, 0.832
-    ("dppo", {"divergence": "kl", "threshold": 0.2}, FLIPPED, [0.9, 2, 0]),
+    ("dppo", {"divergence": "kl", "threshold": 0.14}, FLIPPED, [0.9, 2, 0]),  # KL(p || mu) = 0.144
     ("a3po", {}, A, [0.9, 2, 0.25]),
     ("a3po", {}, FLIPPED, [0.9, 0, 0]),
     # the third token, two versions old: prox sqrt(.8 * .2) = .4, rho .5; linear: prox .5, rho .4
@@ -202,6 +202,7 @@ def test_m2po_drops_tied_tokens_together_and_looks_at_the_whole_step() -> None:
     assert float(second_moment_limit(d, mask, 0.05)) == pytest.approx(0.09)  # one would do: .04 < .05; all three go
     assert float(second_moment_limit(d, mask, 0.0581)) == math.inf
     assert float(second_moment_limit(d, torch.zeros_like(mask), 0.05)) == math.inf
+    assert float(second_moment_limit(tensor([[0.5]]), mask[:, :1], 0.25)) == 0.25  # a mean at the threshold isn't below
     # a part of the step, on its own, would drop its outlier; in the step it is diluted
     logp = torch.full((2, 4), -1.0, dtype=torch.float64)
     batch = TokenBatch(
