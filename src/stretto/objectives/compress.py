@@ -71,7 +71,7 @@ class Compressed:
 
 def compress(mask: Tensor) -> Compressed:
     """Close up the policy tokens of ``mask`` [B,T]."""
-    count = mask.sum(1)
+    count = mask.view(torch.int8).sum(1, dtype=torch.int32).long()  # several times as fast as mask.sum(1)
     return Compressed(mask, count, int(count.max()) if mask.numel() else mask.shape[1])
 
 

@@ -52,18 +52,29 @@ def open_(y: Array, mask: Array, out: Array) -> None:
 def close_rewards(x: Array, mask: Array, length: Array, count: Array, out: Array) -> None:
     """[B,T] -> [B,n], finite ``x`` between a policy token and the next one (before ``length``) added to the former."""
     for i in range(x.shape[0]):
-        p = count[i] - 1
-        pending = 0.0
-        t = length[i] - 1
-        while p >= 0:
-            here = x[i, t]
-            live = mask[i, t]
-            out[i, p] = here + pending  # rewritten until the policy token itself has come
-            p -= live
-            pending += here if math.isfinite(here) else 0.0
-            pending = 0.0 if live else pending
-            t -= 1
-        for p in range(count[i], out.shape[1]):
+        n = count[i]
+        off = 0
+        for t in range(length[i]):
+            off |= (x[i, t] != 0) & (not mask[i, t])
+        if not off:
+            p = t = 0
+            while p < n:
+                out[i, p] = x[i, t]
+                p += mask[i, t]
+                t += 1
+        else:
+            p = n - 1
+            t = length[i] - 1
+            pending = 0.0
+            while p >= 0:
+                here = x[i, t]
+                live = mask[i, t]
+                out[i, p] = here + pending  # rewritten until the policy token itself has come
+                p -= live
+                pending += here if math.isfinite(here) else 0.0
+                pending = 0.0 if live else pending
+                t -= 1
+        for p in range(n, out.shape[1]):
             out[i, p] = 0
 
 
@@ -107,18 +118,21 @@ def reverse_scan(a: Array, b: Array, count: Array, init: Array, out: Array) -> N
 
 @njit(cache=True)
 def _scan_row(a: Array, b: Array, n: int, after: float, limit: float, out: Array) -> float:
-    full = a.shape[0] == b.shape[0]
+    step = 1 if a.shape[0] == b.shape[0] else 0
     y: float = np.float64(after)  # wide, whatever the rows are
+    p = n - 1
     if limit == math.inf:
-        for k in range(n):
-            p = n - 1 - k
-            y = b[p] + a[p if full else 0] * y
-            out[p] = _cut(y, BOUND)
-        return y
-    for k in range(n):
-        p = n - 1 - k
-        y = _cut(b[p] + a[p if full else 0] * y, limit)
+        while p > 0:  # two tokens at a time: half as long a chain of dependent operations
+            near, far = np.float64(a[step * (p - 1)]), np.float64(a[step * p])
+            shift = np.float64(b[p - 1]) + near * b[p]
+            out[p] = _cut(b[p] + far * y, BOUND)
+            y = shift + near * far * y
+            out[p - 1] = _cut(y, BOUND)
+            p -= 2
+    while p >= 0:
+        y = _cut(b[p] + a[step * p] * y, limit)
         out[p] = _cut(y, BOUND)
+        p -= 1
     return y
 
 
@@ -134,43 +148,51 @@ def _cut(y: float, limit: float) -> float:
 @njit(cache=True)
 def window_scan(a: Array, b: Array, x: Array, count: Array, k: int, out: Array) -> None:
     """out_s = f_s(f_{s+1}(... f_{j-1}(x_j))), f_p(y) = b_p + a_p y, j = min(s + k, last), k >= 1; ``a`` [B,n]."""
-    z = np.empty(b.shape[1], np.float64)
+    work = np.empty((3, b.shape[1]), np.float64)
     for i in range(b.shape[0]):
         n = count[i]
-        if n and math.isnan(_window_row(a[i], b[i], x[i], n, k, math.inf, z, out[i])):
-            _window_row(a[i], b[i], x[i], n, k, HUGE, z, out[i])
+        if n and not math.isfinite(_window_row(a[i], b[i], x[i], n, k, work, out[i])):
+            _window_row_cut(a[i], b[i], x[i], n, k, out[i])
         for p in range(n, out.shape[1]):
             out[i, p] = 0
 
 
 @njit(cache=True)
-def _window_row(a: Array, b: Array, x: Array, n: int, k: int, limit: float, z: Array, out: Array) -> float:
+def _window_row(a: Array, b: Array, x: Array, n: int, k: int, work: Array, out: Array) -> float:
     """One row; returns 0, or NaN where something overflowed."""
     last = n - 1
     near = max(last - k, 0)  # from here on the window reaches the last token
-    y = _scan_row(a[near:], b[near:], last - near, x[last], limit, out[near:])
+    check = 0.0 * _scan_row(a[near:], b[near:], last - near, x[last], math.inf, out[near:])
     out[last] = _cut(x[last], BOUND)
-    check = 0.0 * y
-    # z_j: the maps from the start of j's block of k up to j - 1, applied to x_j
-    for start in range(k, last, k):
-        slope, shift = 1.0, 0.0
-        for j in range(start, min(start + k, last)):
-            z[j] = shift + slope * x[j]
-            shift = shift + slope * b[j]
-            slope = slope * a[j]
-            if limit < math.inf:
-                z[j], shift, slope = _cut(z[j], limit), _cut(shift, limit), _cut(slope, limit)
-    # the maps from s to the end of its block, applied to z_{s+k}: a window of k, from which nothing is ever taken out
+    # The maps from s to the end of its block of k, and from the start of j's block to j - 1 applied to x_j: together a
+    # window of k, from which nothing is ever taken out.
+    shift, slope, z = work[0], work[1], work[2]
     for start in range(0, near, k):
-        slope, shift = 1.0, 0.0
+        y, tilt = 0.0, 1.0
         for q in range(k):
             s = start + k - 1 - q
-            shift = b[s] + a[s] * shift
-            slope = a[s] * slope
-            if limit < math.inf:
-                shift, slope = _cut(shift, limit), _cut(slope, limit)
-            if s < near:
-                y = shift + slope * z[s + k]
-                check += 0.0 * y
-                out[s] = _cut(y, BOUND)
+            y = b[s] + a[s] * y
+            tilt = a[s] * tilt
+            shift[s], slope[s] = y, tilt
+        check += 0.0 * y + 0.0 * tilt
+    for start in range(k, last, k):
+        y, tilt = 0.0, 1.0
+        for j in range(start, min(start + k, last)):
+            z[j] = y + tilt * x[j]
+            y = y + tilt * b[j]
+            tilt = a[j] * tilt
+        check += 0.0 * y + 0.0 * tilt
+    for s in range(near):
+        out[s] = min(max(shift[s] + slope[s] * z[s + k], -BOUND), BOUND)
     return check
+
+
+@njit(cache=True)
+def _window_row_cut(a: Array, b: Array, x: Array, n: int, k: int, out: Array) -> None:
+    """The same, window by window, cutting what overflows."""
+    for s in range(n):
+        j = min(s + k, n - 1)
+        y: float = np.float64(x[j])
+        for p in range(j - s):
+            y = _cut(b[j - 1 - p] + a[j - 1 - p] * y, HUGE)
+        out[s] = _cut(y, BOUND)
