@@ -215,7 +215,7 @@ def start(out: Path, model: Path, *settings: str, mode: str = "train") -> dict[s
 
 def go_on(out: Path, *settings: str, mode: str = "train", checkpoint: Path | None = None) -> dict[str, Any]:
     """Resume in this process, as the command line does."""
-    from stretto.cli import _configure
+    from stretto.cli.runs import _configure
 
     return launch(_configure(None, list(settings), checkpoint or out), mode, resume=checkpoint or out)
 

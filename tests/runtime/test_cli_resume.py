@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from stretto import rundir
-from stretto.cli import _configure, app
+from stretto.cli import app
+from stretto.cli.runs import _configure
 from stretto.errors import CheckpointError, ConfigError, DataError
 from stretto.launch import check_start
 

@@ -1,109 +1,21 @@
-"""The command line. Every command says what is wrong in one message and exits 1; a bug keeps its traceback."""
+"""Commands on runs: train, rehearse, simulate, check, report, and what there is to run."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from stretto.cli.app import DryRun, Json, Overrides, Resume, RunDir, Source, app, err, out
+from stretto.cli.entry import exit_code
 from stretto.config.load import apply_overrides, load_config, read_source, recipe_names, to_toml, validate
 from stretto.config.schema import RunConfig
-from stretto.errors import ConfigError, StrettoError
-
-app = typer.Typer(
-    help="Asynchronous reinforcement learning whose staleness is exact, bounded, visible and corrected.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
-)  # fmt: skip
-out = Console(emoji=False)
-err = Console(stderr=True, emoji=False, soft_wrap=True)
-
-Source = Annotated[str | None, typer.Argument(help="A recipe (see `stretto recipes`) or a TOML file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Settings: key=value, with dots for sections.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve and validate everything, print it, start nothing.")]
-Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run (or one of its checkpoints).")]
-RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
+from stretto.errors import ConfigError
 
 RESUMABLE = ("max_steps", "epochs", "deadlines", "logging", "save_every", "keep_checkpoints", "eval", "workers")
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: as an interrupt, with an exit code of its own."""
-
-
-def main() -> None:
-    """Entry point: expected errors become one message and exit code 1."""
-    with _sigterm() as terminated:
-        try:
-            code = app(standalone_mode=False)  # Typer hands the code of typer.Exit back instead of raising it
-            if code == _code(KeyboardInterrupt()) and terminated:  # it came while Typer itself was at work
-                raise Terminated
-            sys.stdout.flush()
-        except StrettoError as error:
-            _say(type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", [])]))
-            sys.exit(1)
-        except OSError as error:  # of a run's own files, ``launch`` says more
-            _say("OSError", f"{error.filename or 'the standard output'}: {error.strerror or error}")
-            _mute()
-            sys.exit(1)
-        except KeyboardInterrupt as error:
-            _exit_interrupted(error)
-        except Exception as error:
-            if type(error).__name__ == "Abort":  # what Click makes of KeyboardInterrupt
-                _exit_interrupted(error.__cause__ or error.__context__)
-            if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
-                error.show()
-                sys.exit(getattr(error, "exit_code", 2))
-            raise
-        sys.exit(code or 0)
-
-
-@contextlib.contextmanager
-def _sigterm() -> Iterator[list[int]]:
-    """SIGTERM raises ``Terminated``; the list is empty until one came."""
-    came: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        came.append(number)
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield came
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _say(kind: str, text: str) -> None:
-    with contextlib.suppress(OSError):  # stderr may be full or closed, too
-        err.print(f"[bold red]{kind}[/]: ", end="")
-        err.print(text, markup=False, highlight=False)
-
-
-def _mute() -> None:
-    """What is still buffered for a stdout that can't be written must not raise once more at exit."""
-    if sys.stdout is sys.__stdout__:
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def _exit_interrupted(error: BaseException | None) -> None:
-    with contextlib.suppress(OSError):
-        err.print("interrupted")
-    sys.exit(_code(error))
-
-
-def _code(error: BaseException | None) -> int:
-    return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 
 def _split(source: str | None, overrides: list[str] | None) -> tuple[str | None, list[str]]:
@@ -158,7 +70,7 @@ def _start(
         err.print("interrupted", end=". " if (run / "events.jsonl").exists() else "\n")
         if (run / "events.jsonl").exists():
             err.print(what_next(run), markup=False, highlight=False)
-        raise typer.Exit(_code(error)) from None
+        raise typer.Exit(exit_code(error)) from None
     if as_json:
         print(json.dumps(result))
     else:
@@ -276,7 +188,3 @@ def doctor(as_json: Json = False) -> None:
             out.print(row["detail"], markup=False, highlight=False)
     if any(row["status"] == "bad" for row in rows):
         raise typer.Exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,7 @@
+"""``python -m stretto.cli``."""
+
+from __future__ import annotations
+
+from stretto.cli import main
+
+main()

@@ -1,0 +1,23 @@
+"""The application that commands register with, the two consoles, and the arguments that commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    help="Asynchronous reinforcement learning whose staleness is exact, bounded, visible and corrected.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+)  # fmt: skip
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False, soft_wrap=True)
+
+Source = Annotated[str | None, typer.Argument(help="A recipe (see `stretto recipes`) or a TOML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Settings: key=value, with dots for sections.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve and validate everything, print it, start nothing.")]
+Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run (or one of its checkpoints).")]
+RunDir = Annotated[Path, typer.Argument(help="A run directory.")]

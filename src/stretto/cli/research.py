@@ -1,0 +1,256 @@
+"""Commands on methods and papers: objectives, papers, reproduce, compare, calibrate."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from stretto.cli.app import Json, Overrides, app, err, out
+from stretto.errors import ConfigError
+
+Out = Annotated[Path | None, typer.Option("--out", help="Directory of the results; an interrupted sweep goes on.")]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Processes at a time.")]
+Recipe = Annotated[str, typer.Argument(help="A recipe (see `stretto recipes`) or a TOML file.")]
+Figures = Annotated[Path, typer.Option("--figures", help="Directory of the figures.")]
+
+
+@app.command()
+def objectives(
+    name: Annotated[str | None, typer.Argument(help="An objective; without one, all are listed.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The objectives; of one: formula, source, options, and what it does to a token's gradient."""
+    from stretto.objectives.describe import describe, summaries
+
+    if name is None:
+        rows = summaries()
+        if as_json:
+            print(json.dumps([dataclasses.asdict(row) for row in rows]))
+            return
+        shown = Table(show_header=True, box=None, padding=(0, 2))
+        for column in ("objective", "what it is", "needs"):
+            shown.add_column(column)
+        for row in rows:
+            shown.add_row(row.name, escape(row.summary), ", ".join(row.needs))
+        out.print(shown)
+        return
+    found = describe(name)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found)))
+        return
+    out.print(f"[bold]{found.name}[/]  ({found.module})\n")
+    out.print(found.text, markup=False, highlight=False)
+    options = Table(title="options", title_justify="left", show_header=True, box=None, padding=(0, 2))
+    for column in ("option", "type", "default", "also written"):
+        options.add_column(column)
+    for option in found.options:
+        options.add_row(option.name, escape(option.type), escape(option.default), ", ".join(option.symbols))
+    out.print("", options)
+    table = Table(title="gradient: multiplier of A grad logp", title_justify="left", box=None, padding=(0, 2))
+    ratios = list(dict.fromkeys(row.ratio for row in found.gradient))
+    table.add_column("ratio")
+    for ratio in ratios:
+        table.add_column(f"{ratio:g}", justify="right")
+    for advantage in (1.0, -1.0):
+        cells = [f"{row.multiplier:.4g}" for row in found.gradient if row.advantage == advantage]
+        table.add_row("A > 0" if advantage > 0 else "A < 0", *cells)
+    out.print("", table)
+
+
+@app.command()
+def papers(as_json: Json = False) -> None:
+    """The 27 papers: what each claims, where its method lives, whether its experiment is here."""
+    from stretto.papers import PAPERS
+
+    if as_json:
+        keys = ("name", "title", "arxiv", "status")
+        print(json.dumps([{key: getattr(paper, key) for key in keys} for paper in PAPERS]))
+        return
+    shown = Table(show_header=True, box=None, padding=(0, 2))
+    for column in ("name", "paper", "arXiv", "claim", "lives in", "status"):
+        shown.add_column(column, overflow="fold")
+    for paper in PAPERS:
+        shown.add_row(paper.name, paper.title, paper.arxiv or "", paper.claim, paper.lives, paper.status)
+    out.print(shown)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A paper (see `stretto papers`).")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All papers that have an experiment.")] = False,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Seeds; default: the experiment's own.")] = None,
+    first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="The first of them.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Under 30 seconds: fewer seeds, shorter runs.")] = False,
+    figures: Figures = Path("runs/papers"),
+    jobs: Jobs = 2,
+    as_json: Json = False,
+) -> None:
+    """Run a paper's experiment: its figure, ours, the condition, the verdict. Exit 1 if a condition fails."""
+    from stretto.papers import Settings, find
+    from stretto.papers.run import Verdict, reproduce_all, table
+    from stretto.papers.run import reproduce as run_one
+
+    if (name is None) != every:
+        raise ConfigError("which paper? Give one name (see `stretto papers`), or --all")
+    settings = Settings(seeds, first_seed, quick, lambda line: err.print(line, markup=False, highlight=False))
+    if name is not None:
+        verdict = run_one(find(name), settings, figures)
+        print(json.dumps(verdict.record())) if as_json else _show(verdict)
+        passed = verdict.outcome.passed
+    else:
+
+        def say(verdict: Verdict) -> None:
+            word = "pass" if verdict.outcome.passed else "FAIL"
+            err.print(f"{verdict.paper.name}: {word}, {verdict.seconds:.0f} s", markup=False, highlight=False)
+
+        verdicts = reproduce_all(settings, figures, jobs, say)
+        text = table(verdicts)
+        (figures / "table.md").write_text(text + "\n")
+        print(json.dumps([v.record() for v in verdicts]) if as_json else text)
+        passed = all(v.outcome.passed for v in verdicts)
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _show(verdict: Any) -> None:
+    from stretto.papers.run import text, word
+
+    paper = verdict.paper
+    out.print(f"[bold]{escape(paper.title)}[/]" + (f" (arXiv {paper.arxiv})" if paper.arxiv else ""))
+    out.print(f"claim: {paper.claim}\n", markup=False, highlight=False)
+    shown = Table(show_header=True, box=None, padding=(0, 2))
+    for column in ("what", "published", "ours", "condition", "verdict"):
+        shown.add_column(column, overflow="fold")
+    colour = {"pass": "green", "FAIL": "bold red", "reported": "dim"}
+    for check in verdict.outcome.checks:
+        said = word(check)
+        cells = (check.name, text(check.published), text(check.measured), check.condition)
+        shown.add_row(*map(escape, cells), f"[{colour[said]}]{said}[/]")
+    out.print(shown)
+    for note in verdict.outcome.notes:
+        out.print(f"note: {note}", markup=False, highlight=False)
+    out.print(f"{'pass' if verdict.outcome.passed else 'FAIL'} in {verdict.seconds:.1f} s", highlight=False)
+    if verdict.figure:
+        out.print(f"figure: {verdict.figure}", markup=False, highlight=False)
+
+
+@app.command()
+def compare(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    arms: Annotated[str, typer.Option("--objectives", help="Such as grpo,tis[cap=3],plain=grpo[reference=proximal].")]
+    = "grpo",
+    lag: Annotated[str, typer.Option("--lag", help="Lags in versions, such as 0,1,8,32,64.")] = "0,8,32",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each objective at each lag.")] = 3,
+    first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="The first seed.")] = 0,
+    directory: Out = None,
+    jobs: Jobs = 2,
+    keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep every run's directory.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Compare objectives at exact lags on the virtual clock; writes one HTML report."""
+    from stretto.sweep.arms import parse_arms, parse_numbers
+    from stretto.sweep.compare import compare as run
+    from stretto.sweep.compare import final_accuracy
+    from stretto.sweep.report import markdown, write_report
+
+    parsed, lags = parse_arms(arms), parse_numbers(lag, "--lag")
+    chosen = list(range(first_seed, first_seed + seeds))
+    where = directory or Path("runs") / f"compare-{Path(recipe).stem}"
+
+    def line(record: dict[str, Any]) -> str:
+        failed = f", {record['error']}" if "error" in record else ""
+        return f"{record['arm']} lag {record['lag']} seed {record['seed']}: {final_accuracy(record):.3f}{failed}"
+
+    with _Counted(len(parsed) * len(lags) * len(chosen), line) as done:
+        result = run(recipe, overrides or [], parsed, lags, chosen, where, jobs=jobs, keep_runs=keep_runs, done=done)
+    command = ["stretto", "compare", recipe, *(overrides or []), "--objectives", arms, "--lag", lag,
+               "--seeds", str(seeds), "--first-seed", str(first_seed)]  # fmt: skip
+    page = write_report(result, command, where / "report.html")
+    (where / "table.md").write_text(markdown(result) + "\n")
+    if as_json:
+        print(json.dumps(result.as_json() | {"report": str(page)}))
+    else:
+        print(markdown(result))
+        print(f"\nreport: {page}")
+
+
+@app.command()
+def calibrate(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    sync: Annotated[str, typer.Option("--sync", help="Sync intervals to sweep, in steps.")] = "1,4,16",
+    rates: Annotated[str, typer.Option("--rates", help="Learning rates to sweep.")] = "3e-4,1e-3,3e-3,1e-2",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each pair; stable if all are.")] = 1,
+    interval: Annotated[int, typer.Option("--interval", help="The intended sync interval S, in steps.")] = 8,
+    horizon: Annotated[int, typer.Option("--horizon", help="The intended length of the run, in steps.")] = 1000,
+    safety: Annotated[float, typer.Option("--safety", help="Factor on the result.")] = 1.0,
+    directory: Out = None,
+    jobs: Jobs = 2,
+    as_json: Json = False,
+) -> None:
+    """The largest safe learning rate for a sync interval and a horizon: a coarse sweep, two laws of collapse."""
+    from stretto.papers.run import draw
+    from stretto.sweep.arms import parse_numbers
+    from stretto.sweep.calibrate import calibrate as run
+    from stretto.sweep.calibrate import draw as fill
+
+    try:
+        grid = [float(rate) for rate in rates.split(",")]
+    except ValueError:
+        raise ConfigError(f"--rates = {rates!r}: expected numbers with commas between, such as 1e-4,1e-3") from None
+    intervals = parse_numbers(sync, "--sync")
+    where = directory or Path("runs") / f"calibrate-{Path(recipe).stem}"
+
+    def line(record: dict[str, Any]) -> str:
+        from stretto.sweep.compare import collapse_of
+
+        step = collapse_of(record)
+        end = "held" if step is None else f"collapsed at step {step}"
+        return f"S {record['sync_interval']} rate {record['rate']:g} seed {record['seed']}: {end}"
+
+    with _Counted(len(intervals) * len(grid) * seeds, line) as done:
+        result = run(recipe, overrides or [], intervals, grid, list(range(seeds)), where, sync_interval=interval,
+                     horizon=horizon, safety=safety, jobs=jobs, done=done)  # fmt: skip
+    figure = draw(lambda f: fill(result, f), where / "calibration.png")
+    if as_json:
+        print(json.dumps(result.as_json() | {"figure": str(figure)}))
+        return
+    laws = result.laws
+    print(f"(S rate)* = {laws.interval_budget:.3g}, (rate T)* = {laws.horizon_budget:.3g}; {laws.collapsed} runs "
+          f"collapsed, {laws.censored} did not (censored)")  # fmt: skip
+    print(f"largest safe learning rate at S = {interval} for {horizon} steps: {result.rate:.3g}\nfigure: {figure}")
+
+
+class _Counted:
+    """Progress over a known number of runs: a bar on a terminal, a line a run elsewhere."""
+
+    def __init__(self, total: int, line: Callable[[dict[str, Any]], str]) -> None:
+        self._total, self._line, self._done = total, line, 0
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=err, disable=not sys.stderr.isatty())
+        self._task = self._bar.add_task("runs", total=total)
+
+    def __enter__(self) -> Callable[[dict[str, Any]], None]:
+        self._bar.start()
+        return self._hear
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def _hear(self, record: dict[str, Any]) -> None:
+        self._done += 1
+        text = self._line(record)
+        if self._bar.disable:
+            err.print(f"{self._done}/{self._total} {text}", markup=False, highlight=False)
+        else:
+            self._bar.update(self._task, advance=1, description=text)

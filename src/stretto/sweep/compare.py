@@ -1,0 +1,182 @@
+"""Compare objectives at exact lags: final and mean accuracy with intervals, collapse, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stretto.config.load import load_config
+from stretto.errors import ConfigError
+from stretto.observe.calibration import collapse_step
+from stretto.sweep.arms import Arm
+from stretto.sweep.cells import Cell, run_cells
+from stretto.sweep.intervals import t_interval
+
+STALE = 32
+"""Lags from here on count as stale when a comparison says who collapses."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One objective at one lag over the seeds. Accuracies are means with 95 % Student intervals (low, high): ``final``
+    of the last evaluation, ``area`` of all of them over the steps (the area under the curve as a mean height).
+    ``collapsed``: runs that collapsed by the reward's detector, ended below half of where they started, or ended with
+    an error. ``lost``: accuracy at the start minus that at the end, mean."""
+
+    arm: str
+    lag: int
+    seeds: int
+    final: tuple[float, float, float]
+    area: tuple[float, float, float]
+    collapsed: int
+    errors: int
+    start: float
+    wall_s: float
+    virtual_s: float
+
+    @property
+    def mostly_collapsed(self) -> bool:
+        """More than half of the seeds."""
+        return 2 * self.collapsed > self.seeds
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All runs (``records``), and the points of each objective and lag in the order asked for."""
+
+    source: str
+    arms: list[Arm]
+    lags: list[int]
+    seeds: list[int]
+    points: list[Point]
+    records: list[dict[str, Any]]
+
+    def point(self, arm: str, lag: int) -> Point:
+        """That of one objective at one lag."""
+        return next(p for p in self.points if (p.arm, p.lag) == (arm, lag))
+
+    def verdicts(self) -> dict[str, str]:
+        """Per objective: ``collapses`` (in most seeds at some lag of 32 or more), ``holds`` (in at most half of the
+        seeds at any lag, and its final accuracy at the largest lag is not below where it started), else ``fades``."""
+        out = {}
+        for arm in self.arms:
+            points = [self.point(arm.label, lag) for lag in self.lags]
+            stale = [p for p in points if p.lag >= STALE] or points[-1:]
+            if any(p.mostly_collapsed for p in stale):
+                out[arm.label] = "collapses"
+            elif not any(p.mostly_collapsed for p in points) and stale[-1].final[0] >= stale[-1].start:
+                out[arm.label] = "holds"
+            else:
+                out[arm.label] = "fades"
+        return out
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "recipe": self.source,
+            "lags": self.lags,
+            "seeds": self.seeds,
+            "verdicts": self.verdicts(),
+            "points": [asdict(p) for p in self.points],
+        }
+
+
+def compare(
+    source: str,
+    settings: Sequence[str],
+    arms: Sequence[Arm],
+    lags: Sequence[int],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    jobs: int = 2,
+    keep_runs: bool = False,
+    done: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> Comparison:
+    """Rehearse every objective at every lag from every seed: the same prompts, the same sampling noise and the same
+    initial model for all objectives of a seed, and batch k always sampled by version max(0, k - lag).
+
+    ``ConfigError`` if the recipe evaluates nothing, or its modelled durations don't allow the exact lag.
+    """
+    config = load_config(source, list(settings))
+    if not config.eval.tasks or not config.eval.every:
+        raise ConfigError("a comparison needs evaluations: set eval.tasks and eval.every in the recipe")
+    critic = config.learner.critic.kind
+    cells = [
+        Cell({"arm": arm.label, "lag": lag, "seed": seed}, (*arm.settings(critic), f"lag_bound={lag}", f"seed={seed}"))
+        for seed in seeds
+        for lag in lags
+        for arm in arms
+    ]
+    records = run_cells(source, settings, cells, out, jobs=jobs, keep_runs=keep_runs, done=done)
+    _check_exact(records)
+    points = [
+        _point(arm.label, lag, [r for r in records if r["arm"] == arm.label and r["lag"] == lag])
+        for arm in arms
+        for lag in lags
+    ]
+    return Comparison(source, list(arms), list(lags), list(seeds), points, records)
+
+
+def _check_exact(records: Sequence[dict[str, Any]]) -> None:
+    """The lag was exact in each run, and the first batch, sampled before anything differs, the same for all."""
+    for record in records:
+        if not record["exact_lag"] and "error" not in record:
+            raise ConfigError(
+                f"{record['name']}: staleness was not exactly the lag, so nothing can be compared. A batch must be "
+                "sampled within one step: raise engine.slots, or lower cluster.decode_base_s against "
+                "cluster.step_base_s"
+            )
+    first: dict[int, tuple[str, float | None]] = {}
+    for record in records:
+        reward = (record["series"]["reward/trained/mean"] or [None])[0]
+        name, other = first.setdefault(record["seed"], (record["name"], reward))
+        if reward is not None and other is not None and reward != other:
+            raise ConfigError(
+                f"{record['name']} and {name} started from different data (first rewards {reward} and {other}): "
+                "delete the results and compare again"
+            )
+
+
+def _point(arm: str, lag: int, records: Sequence[dict[str, Any]]) -> Point:
+    finals = [final_accuracy(r) for r in records]
+    starts = [r["accuracy"][0][1] for r in records if r["accuracy"]]
+    return Point(
+        arm, lag, len(records), t_interval(finals), t_interval([mean_accuracy(r) for r in records]),
+        sum(collapsed(r) for r in records), sum("error" in r for r in records),
+        float(np.mean(starts)) if starts else math.nan,
+        float(np.mean([r.get("wall_s", math.nan) for r in records])),
+        float(np.mean([r.get("virtual_s", math.nan) for r in records])),
+    )  # fmt: skip
+
+
+def final_accuracy(record: dict[str, Any]) -> float:
+    """That of the last evaluation; 0 for a run that ended with an error, whatever it was before."""
+    return 0.0 if "error" in record or not record["accuracy"] else float(record["accuracy"][-1][1])
+
+
+def mean_accuracy(record: dict[str, Any]) -> float:
+    """Area under the curve of the evaluations, as its mean height over the steps."""
+    if not record["accuracy"]:
+        return 0.0
+    steps, values = np.array(record["accuracy"], float).T
+    return float(np.trapezoid(values, steps) / (steps[-1] - steps[0])) if steps[-1] > steps[0] else float(values[0])
+
+
+def collapsed(record: dict[str, Any]) -> bool:
+    """As ``collapse_of``, or below half of its start at the end."""
+    below = bool(record["accuracy"]) and final_accuracy(record) < 0.5 * record["accuracy"][0][1]
+    return below or collapse_of(record) is not None
+
+
+def collapse_of(record: dict[str, Any]) -> int | None:
+    """Step (from 1) at which the run collapsed by its rewards (arXiv 2607.01083; the detector's details are our
+    choice), or at which it ended with an error; None if it did neither."""
+    rewards = [r for r in record["series"]["reward/trained/mean"] if r is not None]
+    step = collapse_step(rewards)
+    return step + 1 if step is not None else len(rewards) + 1 if "error" in record else None
