@@ -1,0 +1,113 @@
+"""AsyncWebRL (arXiv 2606.05597): a constant step normaliser against one over the trajectory's length.
+
+Agents that ramble or don't, in tasks that they fail by running out of steps. Three arms: 1/|tau|; the constant k; and
+the required control, the constant set to each batch's mean |tau|, which takes away that k also scales the step size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from stretto.batch import TokenBatch
+from stretto.objectives import get
+from stretto.papers.base import Check, Outcome, Settings
+from stretto.tabular.styles import Path, Task, expected, train
+
+LEVELS = (0.7, 0.5, 0.3)
+PUBLISHED: dict[str, tuple[int, ...]] = {
+    "1/|tau|": (77, 125, 188),
+    "k": (69, 111, 167),
+    "k = mean |tau|": (83, 130, 187),
+}
+"""Updates until P(verbose) < .7, .5, .3 in the setting of 15 steps; the first two with 12 seeds, the last with 24."""
+WORLDS = (("15 steps, k = 10", Task(), 10.0), ("30 steps, k = 20", Task(30, 8), 20.0))
+
+
+def reproduce(settings: Settings) -> Outcome:
+    """All arms in two settings, the weights of single steps, and what the required control leaves of the effect."""
+    seeds = settings.range(24, 12)
+    checks = [*_weights()]
+    shown: dict[str, list[Path]] = {}
+    for name, task, k in WORLDS[:1] if settings.quick else WORLDS:
+        arms = {}
+        for arm, options in (("1/|tau|", {"normaliser": "length"}), ("k", {"k": k}), ("k = mean |tau|", {"k": k})):
+            objective = get("asyncwebrl", aggregation="trajectory-sum", **options)
+            arms[arm] = train(task, objective, seeds, matched=arm == "k = mean |tau|")
+            settings.say(f"{name}: {arm}, {len(seeds)} seeds")
+        shown = shown or arms
+        checks += _compare(name, task, arms, PUBLISHED if name == WORLDS[0][0] else {})
+    notes = [
+        "Most of the faster contraction is the step size: with k equal to the batch's mean |tau| the updates needed to "
+        "leave verbosity are those of 1/|tau| within noise. What stays is a slightly shorter, slightly more "
+        "successful end. The published language-model figures (memory keys, out-of-domain success) aren't tested here.",
+    ]
+    return Outcome(checks, notes, lambda figure: _draw(figure, shown))
+
+
+def _compare(name: str, task: Task, arms: dict[str, list[Path]], published: dict[str, tuple[int, ...]]) -> list[Check]:
+    ends = {arm: np.mean([expected(task, path.verbosity[-1]) for path in paths], 0) for arm, paths in arms.items()}
+    shorter, better = ends["k"] - ends["1/|tau|"]
+    checks = [
+        Check(f"updates until P(verbose) < .7/.5/.3, {arm} ({name})", _updates(paths), "reported", published.get(arm))
+        for arm, paths in arms.items()
+    ]
+    given = bool(published)
+    checks += [
+        Check(f"steps per episode after training ({name})", {arm: float(end[0]) for arm, end in ends.items()},
+              "k below 1/|tau|", {"1/|tau|": 9.32, "k": 9.26} if given else None, bool(shorter < 0)),
+        Check(f"success after training ({name})", {arm: float(end[1]) for arm, end in ends.items()},
+              "k not below 1/|tau|", {"1/|tau|": 0.888, "k": 0.892} if given else None, bool(better >= 0)),
+    ]  # fmt: skip
+    return checks
+
+
+def _updates(paths: list[Path]) -> list[float]:
+    return [float(np.mean([path.updates_until(level) for path in paths])) for level in LEVELS]
+
+
+def _weights() -> list[Check]:
+    """Weights of single steps, read off the objective's gradient."""
+    lengths, advantages = (5, 5, 12, 13), (1.0, 1.0, -1.0, -1.0)
+    short = step_weights("length", lengths, advantages)
+    const = step_weights("const", lengths, advantages)
+    failed_over_won = [step_weights(kind, (125, 51), (-1.0, 1.0)) for kind in ("const", "length")]
+    ratio = [abs(failed / won) for failed, won in failed_over_won]
+    return [
+        Check("weight of a step, 1/|tau|, |tau| = 5, 5, 12, 13", short, "to 1e-5", [0.2, 0.2, -0.08333, -0.07692],
+              bool(np.abs(np.array(short) - (0.2, 0.2, -1 / 12, -1 / 13)).max() < 1e-9)),
+        Check("weight of a step, k = 10", const, "+-.1", [0.1, 0.1, -0.1, -0.1],
+              bool(np.abs(np.array(const) - (0.1, 0.1, -0.1, -0.1)).max() < 1e-9)),
+        Check("failed step over successful one, k over 1/|tau|, |tau| = 12.5 and 5.1", float(ratio[0] / ratio[1]),
+              "2.45 to .005", 2.45, bool(abs(ratio[0] / ratio[1] - 2.45) < 0.005)),
+    ]  # fmt: skip
+
+
+def step_weights(normaliser: str, lengths: tuple[int, ...], advantages: tuple[float, ...]) -> list[float]:
+    """What multiplies grad log pi of a step of each trajectory in ``asyncwebrl`` (fresh data, k = 10)."""
+    trajectory = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    logp = torch.full((len(trajectory), 1), -0.7, dtype=torch.float64, requires_grad=True)
+    batch = TokenBatch(
+        mask=torch.ones(logp.shape, dtype=torch.bool),
+        logp_behavior=logp.detach(),
+        logp_proximal=logp.detach(),
+        trajectory=trajectory,
+    )
+    objective = get("asyncwebrl", normaliser=normaliser, aggregation="trajectory-sum")
+    per_row = torch.tensor(advantages, dtype=torch.float64)[trajectory]
+    (slope,) = torch.autograd.grad(objective(batch, logp, advantages=per_row).total, logp)
+    first = torch.tensor(lengths).cumsum(0) - torch.tensor(lengths)
+    return [float(x) for x in -slope[first, 0] * len(lengths)]
+
+
+def _draw(figure: Any, arms: dict[str, list[Path]]) -> None:
+    left, right = figure.subplots(1, 2)
+    for arm, paths in arms.items():
+        left.plot(np.mean([path.verbosity for path in paths], 0), label=arm)
+        steps = np.mean([path.length for path in paths], 0)
+        right.plot(np.convolve(steps, np.full(20, 1 / 20), "valid"), label=arm)
+    left.set(xlabel="update", ylabel="P(verbose)", title=f"Verbosity ({WORLDS[0][0]})")
+    right.set(xlabel="update", ylabel="steps per episode, mean of 20 updates", title="Episode length")
+    left.legend()
