@@ -41,8 +41,8 @@ def write_report(comparison: Comparison, command: Sequence[str], path: Path) -> 
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Comparison: {html.escape(comparison.source)}</title>"
         f"<style>{_STYLE}</style><h1>{arms} objectives x {lags} lags x {len(comparison.seeds)} seeds</h1>"
         f"<p>Recipe <code>{html.escape(comparison.source)}</code>, seeds {seeds}. Every run of a seed has the same"
-        " initial model, prompts and sampling noise; batch k is sampled by version max(0, k - lag), no other, checked in each"
-        f" run.</p><pre>{html.escape(shlex.join(command))}</pre>{_verdicts(comparison)}{shown}"
+        " initial model, prompts and sampling noise; batch k is sampled by version max(0, k - lag), no other, checked"
+        f" in each run.</p><pre>{html.escape(shlex.join(command))}</pre>{_verdicts(comparison)}{shown}"
         f"<h2>Accuracy at the end</h2><table><tr><th>objective</th>{head}<th>verdict</th></tr>{rows}</table>"
         f"{_details(comparison)}</html>\n"
     )
