@@ -13,9 +13,9 @@ import numpy as np
 from stretto.config.load import load_config
 from stretto.errors import ConfigError
 from stretto.observe.calibration import collapse_step
+from stretto.observe.confidence import t_interval
 from stretto.sweep.arms import Arm
 from stretto.sweep.cells import Cell, run_cells
-from stretto.sweep.intervals import t_interval
 
 STALE = 32
 """Lags from here on count as stale when a comparison says who collapses."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from stretto.observe.confidence import t_interval
 from stretto.sweep.compare import Comparison
-from stretto.sweep.intervals import t_interval
 
 
 def svg(fill: Callable[[Any], None], width: float, height: float) -> str:
