@@ -16,7 +16,6 @@ from stretto.objectives.aggregate import Aggregation
 from stretto.objectives.base import Baseline, Objective
 from stretto.objectives.loss import Loss
 from stretto.objectives.metrics import Metrics, off_policy
-from stretto.objectives.ratio import log_ratio
 from stretto.objectives.registry import REGISTRY
 
 
@@ -115,43 +114,39 @@ class KLPO(Objective):
                 f"klpo: {batch.rows} rows of {batch.trajectories} trajectories; a row must be a complete trajectory"
             )
         batch, a = self.prepared(batch, logp, advantages)
-        pair = logp[batch.mask][:, None][:, :0], logp[batch.mask][:, None][:, :0]
+        pair = None
         if "draws" in self.needs:
             pair = _pair(batch, "mc_logp", mc_logp)
         elif "head" in self.needs:
             pair = _pair(batch, "head_logp", head_logp)
-        flat = _Flat.of(batch, logp, a, *pair)
+        flat = _Flat.of(batch, logp, a, pair)
         score, surprise, omega = self._parts(flat)
         if self.route == "token":
-            h = torch.where(flat.a.isnan(), 0.0, flat.a - self.beta * flat.ell)
-            x = -h * (score if score.ndim == 1 else score.mean(1))
+            x = -torch.where(flat.a.isnan(), 0.0, flat.a - self.beta * flat.ell) * score
         else:
-            x = -self._coefficient(flat, surprise)[flat.row] * score
+            x = -self._coefficient(flat, surprise).index_select(0, flat.row) * score
             x = x if x.ndim == 1 else x.mean(1)
-        spread = torch.zeros_like(a).index_put((batch.mask,), x)
-        return self.assembled(batch, spread, self._metrics(batch, logp, flat, surprise, omega), logp, values)
+        metrics = self._metrics(batch, flat, surprise, omega)
+        return self.assembled(batch, flat.spread(x), metrics, logp, values)
 
     def _parts(self, flat: _Flat) -> tuple[Tensor, Tensor, Tensor | None]:
         """Per policy token: the score whose gradient counts, with gradient; ell + k, detached; omega of ``binary``.
-        Scores and ell + k of ``mc`` are [n,M], a column a draw; else [n]."""
+        All [n], but with ``mc`` ell + k is [n,M], a column a draw, and so is the score of the sequence route."""
         p, q = flat.p, flat.q
         if self.estimator == "mc":
-            return flat.logp[:, None] - p, flat.ell[:, None] + (q - p.detach()), None
+            score = flat.logp - p.mean(1) if self.route == "token" else flat.logp[:, None] - p
+            return score, flat.ell[:, None] + (q - p.detach()), None
         if self.estimator == "binary":
             odds = kl.binary_odds(flat.logp, flat.behavior)
             omega = odds.exp()
             # (1-q)(ell + odds) is ell + k without the cancellation
             return omega * flat.logp, -torch.expm1(flat.behavior) * (flat.ell + odds), omega
-        if self.route == "sequence":
-            k = self._divergence(p, q)
-            return flat.logp + k, flat.ell + k.detach(), None
-        k = self._divergence(p.detach(), q)
         full = self.estimator == "full"
-        control = kl.weighted_sum(q.exp(), p) if full else kl.topk_control(p, q, self.tail_floor)
+        if self.route == "sequence":
+            k = kl.full_kl(p, q) if full else kl.topk_kl(p, q, self.tail_floor)
+            return flat.logp + k, flat.ell + k.detach(), None
+        control, k = kl.full_control(p, q) if full else kl.topk_control(p, q, self.tail_floor)
         return flat.logp - control, flat.ell + k, None
-
-    def _divergence(self, p: Tensor, q: Tensor) -> Tensor:
-        return kl.full_kl(p, q) if self.estimator == "full" else kl.topk_kl(p, q, self.tail_floor)
 
     def _coefficient(self, flat: _Flat, surprise: Tensor) -> Tensor:
         """D [B] of the sequence route; of ``mc`` the mean D of the other columns [B,M]."""
@@ -164,12 +159,10 @@ class KLPO(Objective):
             d = (d.sum(1, keepdim=True) - d) / (d.shape[1] - 1)
         return d
 
-    def _metrics(self, batch: TokenBatch, logp: Tensor, flat: _Flat, surprise: Tensor, omega: Tensor | None) -> Metrics:
-        weight = torch.ones_like(flat.ell) if omega is None else omega
-        spread = torch.zeros_like(batch.mask, dtype=weight.dtype).index_put((batch.mask,), weight)
-        metrics = off_policy(batch, log_ratio(logp.detach(), batch.need("logp_behavior")[0], batch.mask), spread)
-        ell = flat.ell if surprise.ndim == 1 else flat.ell[:, None]
-        metrics.share("klpo/kl", surprise - ell, surprise.numel())
+    def _metrics(self, batch: TokenBatch, flat: _Flat, surprise: Tensor, omega: Tensor | None) -> Metrics:
+        d, weight = flat.spread(flat.ell), torch.ones_like(flat.ell) if omega is None else omega
+        metrics = off_policy(batch, d, flat.spread(weight))
+        metrics.share("klpo/kl", (surprise if surprise.ndim == 1 else surprise.mean(1)) - flat.ell, len(flat.ell))
         if flat.constant and surprise.shape[1:] != (1,):  # one draw says nothing about a square
             d = flat.residual(surprise, self.beta)
             square = d.square() if d.ndim == 1 else kl.mean_square(d)
@@ -179,10 +172,12 @@ class KLPO(Objective):
 
 @dataclass(frozen=True)
 class _Flat:
-    """The n policy tokens of a batch, row after row: ``row`` of each, ``logp`` (with gradient), ``behavior``, ``ell``,
-    ``a``, and the alternatives ``p`` (with gradient), ``q`` [n,J]. ``r`` [B]: the row's R (NaN: absent); ``present``
-    [B]: trains; ``constant``: ``a`` is ``r`` all along."""
+    """The n policy tokens of a batch, row after row: their places ``at`` in the flat mask, ``row`` of each, ``logp``
+    (with gradient), ``behavior``, ``ell``, ``a``, and the alternatives ``p`` (with gradient), ``q`` [n,J]. ``r`` [B]:
+    the row's R (NaN: absent); ``present`` [B]: trains; ``constant``: ``a`` is ``r`` all along."""
 
+    shape: torch.Size
+    at: Tensor
     row: Tensor
     logp: Tensor
     behavior: Tensor
@@ -195,17 +190,27 @@ class _Flat:
     constant: bool
 
     @classmethod
-    def of(cls, batch: TokenBatch, logp: Tensor, advantages: Tensor, p: Tensor, q: Tensor) -> _Flat:
-        """From a batch; ``p``, ``q`` are flat already."""
-        mask = batch.mask
-        row = mask.nonzero()[:, 0]
-        behavior = batch.need("logp_behavior")[0][mask].detach()
-        now, a = logp[mask], advantages[mask]
-        first = mask.to(torch.int8).argmax(1, keepdim=True) if mask.shape[1] else row[:, None]
-        r = advantages.gather(1, first)[:, 0] if mask.shape[1] else advantages.sum(1)
+    def of(cls, batch: TokenBatch, logp: Tensor, advantages: Tensor, pair: tuple[Tensor, Tensor] | None) -> _Flat:
+        """From a batch, advantages [B,T], and the alternatives [B,T,J], if there are any."""
+        mask, width = batch.mask, batch.mask.shape[1]
+        at = mask.flatten().nonzero()[:, 0]
+        row = torch.div(at, max(width, 1), rounding_mode="floor")
+
+        def take(x: Tensor) -> Tensor:
+            return x.flatten(0, 1).index_select(0, at)
+
+        now, behavior, a = take(logp), take(batch.need("logp_behavior")[0]).detach(), take(advantages)
+        p, q = (take(x) for x in pair) if pair else (now.new_zeros(len(now), 0), now.new_zeros(len(now), 0))
+        first = torch.searchsorted(row, torch.arange(batch.rows, device=row.device)).clamp(max=max(len(row) - 1, 0))
+        present = mask.any(1)
+        r = torch.where(present, a[first] if len(row) else 0.0, 0.0)
         constant = bool(((a == r[row]) | (a.isnan() & r[row].isnan())).all())
-        present = mask.any(1) & ~r.isnan()
-        return cls(row, now, behavior, now.detach() - behavior, a, p, q, r, present, constant)
+        present = present & ~r.isnan()
+        return cls(mask.shape, at, row, now, behavior, now.detach() - behavior, a, p, q.detach(), r, present, constant)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """[n] -> [B,T], 0 where masked."""
+        return x.new_zeros(self.shape.numel()).index_copy(0, self.at, x).view(self.shape)
 
     def residual(self, surprise: Tensor, beta: float) -> Tensor:
         """D = R - beta sum_t (ell_t + k_t) per row, [B] or a column a draw [B,M]; 0 where a row trains nothing."""
@@ -215,10 +220,10 @@ class _Flat:
 
 
 def _pair(batch: TokenBatch, name: str, current: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Current (with gradient) and sampler log-probabilities [n,J] of the policy tokens' alternatives."""
+    """Current (with gradient) and sampler log-probabilities [B,T,J] of the recorded alternatives."""
     if current is None:
         raise DataError(f"klpo: {name} is missing: pass the current log-probabilities of the recorded alternatives")
     (behavior,) = batch.need(f"{name}_behavior")
     if current.shape != behavior.shape:
         raise DataError(f"klpo: {name} is {list(current.shape)}, but {name}_behavior {list(behavior.shape)}")
-    return current[batch.mask], behavior.detach()[batch.mask]
+    return current, behavior

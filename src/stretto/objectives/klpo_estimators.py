@@ -34,36 +34,48 @@ def weighted_sum(weight: Tensor, values: Tensor) -> Tensor:
 
 def full_kl(p: Tensor, q: Tensor) -> Tensor:
     """sum_v q log(q/p) [n] over the whole vocabulary [n,V], with gradient. ``DataError`` if it isn't whole."""
-    check_whole(q)
-    return weighted_sum(q.exp(), q - p)
+    return weighted_sum(_whole(q), q - p)
 
 
-def check_whole(q: Tensor) -> None:
-    """``DataError`` unless the probabilities of each position [n,V] add up to 1."""
-    if bool(((q.exp().sum(-1) - 1).abs() > _MASS_TOLERANCE).any()):
+def full_control(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_v q log p [n], with gradient, and the KL [n], detached. ``DataError`` if the vocabulary isn't whole."""
+    mass = _whole(q)
+    control = weighted_sum(mass, p)
+    return control, weighted_sum(mass, q) - control.detach()
+
+
+def _whole(q: Tensor) -> Tensor:
+    """e^q [n,V]; ``DataError`` unless it adds up to 1 at each position."""
+    mass = q.exp()
+    if bool(((mass.sum(-1) - 1).abs() > _MASS_TOLERANCE).any()):
         raise DataError(
             "klpo: estimator 'full' needs the sampler's log-probabilities of the whole vocabulary, but those of "
             "head_logp_behavior don't add up to 1; with the likeliest tokens alone use estimator = 'topk'"
         )
-
-
-def tail(x: Tensor, floor: float) -> Tensor:
-    """max(1 - sum_H e^x, floor) [n]: the mass outside of the head [n,K]. No gradient where the floor holds."""
-    return (-torch.expm1(torch.logsumexp(x, -1))).clamp(min=floor)
+    return mass
 
 
 def topk_kl(p: Tensor, q: Tensor, floor: float) -> Tensor:
-    """sum_H q log(q/p) + q_tail log(q_tail/p_tail) [n], with gradient: all outside of the head counts as one token.
-    It lacks q_tail KL(q|tail || p|tail)."""
-    q_tail, p_tail = tail(q, floor), tail(p, floor)
-    return weighted_sum(q.exp(), q - p) + q_tail * (q_tail.log() - p_tail.log())
+    """sum_H q log(q/p) + q_tail log(q_tail/p_tail) [n], with gradient: all outside of the head [n,K] counts as one
+    token. It lacks q_tail KL(q|tail || p|tail). The tails are at least ``floor``; no gradient goes through a floor."""
+    mass = q.exp()
+    q_tail, p_tail = _tail(mass, floor), _tail(p.exp(), floor)
+    return weighted_sum(mass, q - p) + q_tail * (q_tail.log() - p_tail.log())
 
 
-def topk_control(p: Tensor, q: Tensor, floor: float) -> Tensor:
-    """sum_H sg(q - rho e^p) p [n], rho = q_tail / p_tail: its gradient is minus that of ``topk_kl`` (where no floor
-    holds)."""
-    rho = tail(q, floor) / tail(p.detach(), floor)
-    return weighted_sum(q.exp() - rho[:, None] * p.detach().exp(), p)
+def topk_control(p: Tensor, q: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    """sum_H sg(q - rho e^p) p [n], rho = q_tail / p_tail, whose gradient is minus that of ``topk_kl`` where no floor
+    holds; and ``topk_kl`` itself [n], detached."""
+    now = p.detach()
+    mass, mine = q.exp(), now.exp()
+    q_tail, p_tail = _tail(mass, floor), _tail(mine, floor)
+    rho = q_tail / p_tail
+    return weighted_sum(mass - rho[:, None] * mine, p), weighted_sum(mass, q - now) + q_tail * rho.log()
+
+
+def _tail(head: Tensor, floor: float) -> Tensor:
+    """The mass outside of the head [n,K]: [n], at least ``floor``."""
+    return (1 - head.sum(-1)).clamp(min=floor)
 
 
 def binary_odds(p: Tensor, q: Tensor) -> Tensor:
