@@ -84,8 +84,12 @@ class EngineConfig(Section):
     forward: Literal["auto", "fast", "transformers"] = Field(
         "auto", description="`fast`: own kernels for Llama-like models; `transformers`: the model's own forward."
     )
-    top_logp: int = Field(0, ge=0, description="Record the K likeliest ids and log-probabilities per position.")
-    draws: int = Field(0, ge=0, description="Record M independent draws per position.")
+    top_logp: int = Field(
+        0,
+        ge=0,
+        description="Record the K likeliest ids and log-probabilities per position; 0: what the objective needs.",
+    )
+    draws: int = Field(0, ge=0, description="Record M independent draws per position; 0: what the objective needs.")
 
 
 class Lora(Section):
