@@ -36,6 +36,10 @@ METHODS = (
     "ppo_ewma",
     "asyncwebrl",
     "rac",
+    "copc",
+    "brace",
+    "vtrace",
+    "sao",
 )
 """One module a method, in this package."""
 

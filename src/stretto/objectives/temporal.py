@@ -170,13 +170,16 @@ def _in_parts(estimate: Callable[..., tuple[Tensor, ...]], batch: TokenBatch, *a
     parts = []
     for start in range(0, batch.rows, several):
         at = slice(start, start + several)
-        fields: dict[str, Any] = {name: getattr(batch, name) for name in _USED}
-        part = TokenBatch(**{name: None if x is None else x[at] for name, x in fields.items()})
-        parts.append(estimate(part, *[x[at] if isinstance(x, Tensor) else x for x in arguments]))
+        fields: dict[str, Any] = {name: _rows(getattr(batch, name), at) for name in _USED}
+        parts.append(estimate(TokenBatch(**fields), *[_rows(x, at) for x in arguments]))
     return tuple(torch.cat(rows) for rows in zip(*parts, strict=True))
 
 
 _USED = ("mask", "rewards", "values", "length", "terminated", "truncated", "bootstrap")
+
+
+def _rows(x: Any, at: slice) -> Any:
+    return x[at] if isinstance(x, Tensor) else x
 
 
 def _steps(batch: TokenBatch, gamma: float) -> _Steps:
