@@ -36,10 +36,12 @@ class Objective:
     * ``start``: those for ``advantages`` and ``targets``, too, as their ``logp``: always an extra forward pass;
     * ``statistics``: ``batch.statistics`` whenever the optimizer step is split into micro-batches;
     * ``old``: ``batch.logp_old``, by one of the old-policy routes;
-    * ``draws``, ``head``: ``mc_logp`` / ``head_logp`` in the call, at the alternatives that the engine recorded;
+    * ``draws``, ``head``: ``mc_logp`` / ``head_logp`` in the call, at the alternatives that the engine recorded; the
+      attribute of that name says how many (``head`` None: the whole vocabulary);
     * ``late``: ``batch.reward_slow`` and its company: rewards that arrive after their trajectory trained.
 
-    ``corrects``: stale data is corrected for.
+    ``corrects``: stale data is corrected for. ``whole``: a row must be a complete trajectory, drawn from the whole
+    softmax (no top-k, no top-p).
     """
 
     baseline: Baseline = "group"
@@ -52,6 +54,7 @@ class Objective:
     value_clip: float | None = None
 
     corrects: ClassVar[bool] = True
+    whole: ClassVar[bool] = False
     component_name: ClassVar[str] = ""
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"e_v": ("value_clip",)}
 

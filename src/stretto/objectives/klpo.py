@@ -59,9 +59,7 @@ class KLPO(Objective):
     std: bool = False
     aggregation: Aggregation = "seq-mean-token-sum"
 
-    whole: ClassVar[bool] = True
-    """A row is a complete trajectory, drawn from the whole softmax: top-k or top-p sampling would cut what the KL is
-    over, and renormalise the sampler's side alone."""
+    whole: ClassVar[bool] = True  # a cut would renormalise the sampler's side of the KL alone
 
     def __post_init__(self) -> None:
         super().__post_init__()
