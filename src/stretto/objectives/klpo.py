@@ -45,8 +45,8 @@ class KLPO(Objective):
     in the sequence route they must be one number a row. A row without a reward (NaN) trains nothing. A row is a
     complete trajectory, ended by itself or by the length limit: several rows of one trajectory are an error.
     ``aggregation`` other than seq-mean-token-sum: token route alone [inferred]. ``klpo/objective`` in the metrics is
-    mean D^2 / (2 beta) by this estimator (with mc unbiased, so it may be negative): watch it, not the loss (on fresh data:
-    on a fixed batch the token route need not lower it).
+    mean D^2 / (2 beta) by this estimator (with mc unbiased, so it may be negative): watch it, not the loss (on
+    fresh data: on a fixed batch the token route need not lower it).
     """
 
     route: Literal["token", "sequence"] = "token"
