@@ -19,11 +19,11 @@ from stretto.config.sections import LearnerConfig
 from stretto.errors import CheckpointError, ConfigError, WeightsError
 from stretto.learner.blame import bad_row
 from stretto.learner.collapse import CollapseWatch
+from stretto.learner.diagnostics import Diagnostics
 from stretto.learner.minibatches import minibatch_rows
 from stretto.learner.optimizer import Optimizer, learning_rate
 from stretto.learner.prepare import Preparation
 from stretto.learner.randomness import seeded
-from stretto.learner.ratios import Ratios
 from stretto.learner.scores import Scorer
 from stretto.learner.state import read_state, write_state
 from stretto.learner.stepmetrics import batch_metrics
@@ -88,6 +88,8 @@ class Learner:
         shared: dict[str, Any] = {"betas": config.betas, "eps": config.eps, "max_grad_norm": config.max_grad_norm}
         self._policy = Optimizer(self.scorer.policy_parameters(), weight_decay=config.weight_decay, **shared)
         self._critic = Optimizer(self.scorer.critic_parameters(), weight_decay=0.0, **shared) if self._values else None
+        self._extra = config.critic.updates - 1 if self._values else 0
+        self._late = config.critic.warmup_steps if self._values else 0  # the policy starts after this many steps
 
     def step(self, columns: Mapping[str, np.ndarray[Any, Any]]) -> StepResult:
         """Train on packed trajectories (``stretto.pool.columns``).
@@ -109,13 +111,13 @@ class Learner:
         ]
         prepared = self._preparation.prepare(batch, len(inner))
         batch, advantages = prepared.batch, prepared.advantages
-        before = self._snapshot() if len(inner) > 1 else None
+        critic_alone = self._values and self.version < self.config.critic.warmup_steps
+        before = self._snapshot() if len(inner) > 1 or self._extra else None
         metrics = Metrics()
         norms: list[tuple[float, float]] = []
         losses: list[list[float]] = []
-        first = Ratios(batch)
-        critic_alone = self._values and self.version < self.config.critic.warmup_steps
-        lr = learning_rate(self.config, self.version, self.max_steps)
+        first = Diagnostics(batch, advantages)
+        lr = 0.0 if critic_alone else learning_rate(self.config, self.version - self._late, self.max_steps - self._late)
         self.scorer.train(True)
         with self._dropout():
             for step, rows in enumerate(inner):
@@ -131,6 +133,9 @@ class Learner:
                     self._policy.step(lr, norm)
                 if self._critic is not None:
                     self._critic.step(self.config.critic.lr, critic_norm)
+                    if not self._critic_updates(self._critic, part, a, rows, step):
+                        self.scorer.train(False)
+                        return self._skip(part, a, before)
                 metrics, norms, losses = metrics + more, [*norms, (norm, critic_norm)], [*losses, loss]
         self.scorer.train(False)
         self._zero_grad()
@@ -141,18 +146,30 @@ class Learner:
         out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": lr, "update/skipped": 0.0}
         if self._values:
             out |= {"loss/critic": mean[4], "critic/grad_norm": mean[1]}
-        out |= metrics.report() | batch_metrics(batch, len(inner) - 1)
+        out |= metrics.report() | batch_metrics(batch, len(inner) - 1) | first.report()
         out["intake/nonfinite_tokens"] = prepared.lost
         warning = None if critic_alone else self._watch.see(float(out.get("entropy", math.nan)), float(mean[0]))
         if warning is not None:
             log.warning("version %d: %s", self.version, warning)
-        return StepResult(self.version, False, {k: float(v) for k, v in out.items()}, warning, first.numpy())
+        return StepResult(self.version, False, {k: float(v) for k, v in out.items()}, warning, first.ratio())
+
+    def _critic_updates(self, critic: Optimizer, part: TokenBatch, a: Tensor, rows: Tensor, step: int) -> bool:
+        """The further critic updates that follow an actor update, towards the same targets; False if a gradient isn't
+        finite. They come after it and draw dropout of their own: what the actor does doesn't depend on them."""
+        for k in range(self._extra):
+            with self._dropout(step * self._extra + k + 1):
+                self._backward(part, a, True, None, rows)
+            norm = critic.grad_norm()
+            if not math.isfinite(norm):
+                return False
+            critic.step(self.config.critic.lr, norm)
+        return True
 
     def _backward(
-        self, part: TokenBatch, advantages: Tensor, critic_alone: bool, ratios: Ratios | None, batch_rows: Tensor
+        self, part: TokenBatch, advantages: Tensor, critic_alone: bool, first: Diagnostics | None, batch_rows: Tensor
     ) -> tuple[list[float], Metrics]:
         """Gradient of one optimizer step, summed over its micro-batches; (total, policy, critic) and metrics.
-        ``ratios`` notes what the forward pass computes; ``batch_rows``: where the rows of ``part`` are in the batch."""
+        ``first`` notes what the passes compute; ``batch_rows``: where the rows of ``part`` are in the batch."""
         self._zero_grad()
         part = part.replace(totals=part.step_totals())
         sums, metrics, needs = torch.zeros(3, dtype=torch.float64), Metrics(), self.objective.needs
@@ -163,25 +180,27 @@ class Learner:
             whole = len(rows) == part.rows and width == part.mask.shape[1]
             micro = part if whole else part.select(rows, width)
             scores = self.scorer.scores(micro, values=self._values, policy_alone=not critic_alone, alternatives=needs)
-            if ratios is not None:
-                ratios.note(micro, batch_rows[rows], scores.logp)
+            if first is not None and scores.logp.requires_grad:
+                scores.logp.retain_grad()
             if micro.logp_proximal is None and "proximal" in needs:
                 # one optimizer step a batch: the weights are still those that the step started from
                 micro = micro.replace(logp_proximal=scores.logp.detach())
             a = advantages if whole else advantages[rows, :width]
             loss = self.objective(micro, scores.logp, scores.values, a, **scores.alternatives)
             (loss.critic if critic_alone else loss.total).backward()
+            if first is not None:
+                first.note(micro, batch_rows[rows], scores.logp)
             more = loss.metrics
             more.share("entropy", scores.entropy, scores.entropy.numel())
             metrics = metrics + more
             sums += torch.stack([loss.total.detach(), loss.policy.detach(), loss.critic.detach()]).double()
         return sums.tolist(), metrics
 
-    def _dropout(self) -> Any:
-        """Adapter dropout draws from (seed, version) and leaves the process's generator alone."""
+    def _dropout(self, *stream: int) -> Any:
+        """Adapter dropout draws from (seed, version, stream) and leaves the process's generator alone."""
         if not self.config.lora.rank or not self.config.lora.dropout:
             return nullcontext()
-        return seeded(self.seed, self.version)
+        return seeded(self.seed, self.version, *stream)
 
     def _zero_grad(self) -> None:
         self._policy.zero_grad()
@@ -193,6 +212,9 @@ class Learner:
         if self._critic is not None:
             tensors |= {f"critic.{name}": t for name, t in self._critic.tensors().items()}
         return tensors
+
+    def _weight_names(self, tensors: Mapping[str, Tensor]) -> set[str]:
+        return {name for name in tensors if name.startswith(("policy.weight.", "critic.weight."))}
 
     def _snapshot(self) -> dict[str, Tensor]:
         return {name: t.clone() for name, t in self._tensors().items()}
@@ -242,6 +264,8 @@ class Learner:
         if state["seed"] != self.seed:
             raise CheckpointError(f"learner state in {directory}: seed {state['seed']}, this run has {self.seed}")
         try:
+            if strange := self._weight_names(tensors) ^ self._weight_names(self._tensors()):
+                raise KeyError(f"{min(strange)} and {len(strange) - 1} more are trained by one of them only")
             self._restore(tensors)
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"learner state in {directory} is of another model: {error}") from error

@@ -1,0 +1,112 @@
+"""How far the data is from the policy that learns from it, and what the objective makes of that: for every objective,
+from the forward and backward passes that a step makes anyway."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stretto.batch import TokenBatch
+
+STALENESS_EDGES = (0, 1, 4, 8, 16, 32, 64)
+"""Tokens are binned by staleness: 0, 1-3, 4-7, 8-15, 16-31, 32-63, 64 and more."""
+_QUANTILES = (0.05, 0.5, 0.95)
+
+
+class Diagnostics:
+    """Filled by the micro-batches of the first optimizer step, whose policy is that of the step's start; rows that a
+    later optimizer step trained first stay empty (NaN)."""
+
+    def __init__(self, batch: TokenBatch, advantages: Tensor) -> None:
+        self._batch, self._advantages = batch, advantages
+        self._logp = torch.full(batch.mask.shape, math.nan)
+        self._pull = torch.full(batch.mask.shape, math.nan)
+
+    def note(self, micro: TokenBatch, rows: Tensor, logp: Tensor) -> None:
+        """``logp`` [b,t] of these rows of the batch, after the backward pass, with its gradient retained."""
+        width = logp.shape[1]
+        self._logp[rows, :width] = torch.where(micro.mask, logp.detach(), math.nan).float()
+        if logp.grad is not None:
+            self._pull[rows, :width] = torch.where(micro.mask, logp.grad, math.nan).float()
+
+    def ratio(self) -> np.ndarray[Any, Any] | None:
+        """[B,T] float32, current over behaviour probability; None without behaviour log-probabilities."""
+        if self._batch.logp_behavior is None:
+            return None
+        return (self._logp - self._batch.logp_behavior.float()).exp().numpy()
+
+    def report(self) -> dict[str, float]:
+        """* ``ratio/q05``, ``q50``, ``q95`` and ``log_ratio/...``, over all tokens and ``@<bin>`` of staleness;
+        * ``off_policy/ess``: effective sample size of the plain ratios over their number;
+        * ``mismatch/kl``: K3 estimate of KL(engine || trainer) on tokens of staleness 0, nats;
+        * ``gate/zero_gradient/positive``, ``/negative``: share of tokens with A > 0 and A < 0 that the objective gives
+          no gradient (clipped or masked);
+        * ``scale/imbalance``: sum A l / sum |A| l, l a row's mean negative log-probability (ASymPO, arXiv 2606.03070),
+          ``scale/nll_ratio``: mean l of rows with A < 0 over that of rows with A > 0.
+
+        What has no token to speak of is left out.
+        """
+        noted = self._batch.mask & self._logp.isfinite()
+        if not bool(noted.any()):
+            return {}
+        return self._ratios(noted) | self._gates(noted) | self._scales(noted)
+
+    def _ratios(self, noted: Tensor) -> dict[str, float]:
+        batch = self._batch
+        if batch.logp_behavior is None:
+            return {}
+        d = (self._logp[noted] - batch.logp_behavior[noted]).double().numpy()
+        out = _quantiles(d, "")
+        r = np.exp(np.clip(d, -40, 40))
+        out["off_policy/ess"] = float(r.sum() ** 2 / (d.size * np.square(r).sum()))
+        if batch.versions is not None:
+            age = (batch.version - batch.versions[noted]).numpy()
+            place = np.digitize(age, STALENESS_EDGES) - 1
+            for index in np.unique(place):
+                out |= _quantiles(d[place == index], f"@{_bin(int(index))}")
+            fresh = d[age == 0]
+            if fresh.size:
+                out["mismatch/kl"] = float(np.mean(np.expm1(fresh) - fresh))
+        return out
+
+    def _gates(self, noted: Tensor) -> dict[str, float]:
+        out = {}
+        pull, a = self._pull[noted], self._advantages[noted]
+        for name, chosen in (("positive", a > 0), ("negative", a < 0)):
+            if bool(chosen.any()):
+                out[f"gate/zero_gradient/{name}"] = float((pull[chosen] == 0).double().mean())
+        return out
+
+    def _scales(self, noted: Tensor) -> dict[str, float]:
+        count = noted.sum(1)
+        rows = count > 0
+        nll = -torch.where(noted, self._logp, 0.0).sum(1)[rows].double() / count[rows]
+        a = torch.where(noted, self._advantages, 0.0).sum(1)[rows].double() / count[rows]
+        out = {}
+        scale = float((a.abs() * nll).sum())
+        if scale > 0:
+            out["scale/imbalance"] = float((a * nll).sum()) / scale
+        good, bad = nll[a > 0], nll[a < 0]
+        if good.numel() and bad.numel() and float(good.mean()) > 0:
+            out["scale/nll_ratio"] = float(bad.mean() / good.mean())
+        return out
+
+
+def _quantiles(d: np.ndarray[Any, Any], suffix: str) -> dict[str, float]:
+    out = {}
+    for q, value in zip(_QUANTILES, np.quantile(d, _QUANTILES), strict=True):
+        out[f"log_ratio/q{round(100 * q):02d}{suffix}"] = float(value)
+        out[f"ratio/q{round(100 * q):02d}{suffix}"] = float(np.exp(np.clip(value, -40, 40)))
+    return out
+
+
+def _bin(index: int) -> str:
+    low = STALENESS_EDGES[index]
+    if index + 1 == len(STALENESS_EDGES):
+        return f"{low}+"
+    high = STALENESS_EDGES[index + 1] - 1
+    return f"{low}" if low == high else f"{low}-{high}"
