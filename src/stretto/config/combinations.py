@@ -66,6 +66,20 @@ def _learner(c: RunConfig) -> Iterator[str]:
             f"learner.critic.warmup_steps = {critic.warmup_steps} with max_steps = {c.max_steps}: the policy would "
             "never train"
         )
+    if critic.kind == "none":
+        for key in sorted({"warmup_steps", "updates", "frozen", "coefficient", "lr"} & critic.model_fields_set):
+            if getattr(critic, key) != type(critic).model_fields[key].default:
+                yield f"learner.critic.{key} = {getattr(critic, key)!r}, but learner.critic.kind = 'none': no critic"
+    if critic.kind == "head" and critic.frozen != "none":
+        yield (
+            f"learner.critic.frozen = {critic.frozen!r} needs a critic with attention of its own: set "
+            "learner.critic.kind = 'network'"
+        )
+    if critic.kind == "network" and critic.coefficient != 1:
+        yield (
+            f"learner.critic.coefficient = {critic.coefficient:g}, but learner.critic.kind = 'network' shares no "
+            "parameters with the policy: leave it out"
+        )
 
 
 def _tiny(c: RunConfig) -> Iterator[str]:

@@ -112,7 +112,18 @@ class Critic(Section):
     )
     lr: float = Field(1e-3, gt=0, description="Learning rate of the critic's own AdamW.")
     coefficient: float = Field(1.0, gt=0, description="Weight of the critic loss on shared parameters.")
-    warmup_steps: int = Field(0, ge=0, description="First steps that train the critic alone.")
+    warmup_steps: int = Field(
+        0,
+        ge=0,
+        description="Value pre-training: first steps that train the critic alone. The policy's own warm-up and "
+        "schedule start after them.",
+    )
+    updates: int = Field(
+        1, ge=1, description="K: critic updates per actor update, each with a gradient of its own on the same targets."
+    )
+    frozen: Literal["none", "attention"] = Field(
+        "none", description="`attention`: the attention weights of a `network` critic keep their initial values."
+    )
 
 
 def _two(value: Any) -> Any:

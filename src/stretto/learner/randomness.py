@@ -10,10 +10,10 @@ import torch
 
 
 @contextmanager
-def seeded(seed: int, version: int) -> Iterator[None]:
-    """Torch's global generator starts from (seed, version) inside, and is put back afterwards."""
+def seeded(seed: int, version: int, *stream: int) -> Iterator[None]:
+    """Torch's global generator starts from (seed, version, stream) inside, and is put back afterwards."""
     kept = torch.get_rng_state()
-    torch.manual_seed(int(np.random.default_rng([seed, version, 1]).integers(2**63)))
+    torch.manual_seed(int(np.random.default_rng([seed, version, 1, *stream]).integers(2**63)))
     try:
         yield
     finally:

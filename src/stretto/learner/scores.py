@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.config.sections import LearnerConfig
+from stretto.learner.critic import build_critic
 from stretto.models.llama_like import unsupported
 from stretto.models.load import load_policy
 from stretto.models.logp import check_head, hidden_states, policy_positions, token_logp, trunk_of
@@ -69,12 +70,8 @@ class Scorer:
         self._trains_in_train_mode = config.gradient_checkpointing or (self.lora and config.lora.dropout > 0)
         self._coefficient = config.critic.coefficient
         width = self._head.weight.shape[1]
-        self.critic: ValueHead | ValueNetwork | None = None
-        if config.critic.kind == "head":
-            self.critic = ValueHead(width, self.dtype)
-        elif config.critic.kind == "network":
-            twin = load_policy(model_dir, self.dtype, gradient_checkpointing=config.gradient_checkpointing)
-            self.critic = ValueNetwork(trunk_of(twin), width, self.dtype)
+        self.critic = build_critic(config.critic, model_dir, width, self.dtype, config.gradient_checkpointing)
+        if isinstance(self.critic, ValueNetwork):
             self._critic_states = PolicyStates(self.critic.trunk, llama_like=llama_like, share=share)
 
     @property
@@ -93,7 +90,7 @@ class Scorer:
 
     def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
         """Those of the critic; empty without one."""
-        return {} if self.critic is None else dict(self.critic.named_parameters())
+        return {} if self.critic is None else {n: p for n, p in self.critic.named_parameters() if p.requires_grad}
 
     def train(self, on: bool) -> None:
         """Enter or leave training mode. Only adapters' dropout and gradient checkpointing know the difference."""
