@@ -7,6 +7,8 @@ from typing import Any
 
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.comparisons import compare
+from stretto.papers.learning import with_learning
 from stretto.tabular.counts import GroupedBandit
 
 SIZES = (2, 8, 32, 128)
@@ -20,8 +22,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """Bias of the expected gradient on a bandit of three arms, behaviour (.6, .3, .1), current (.3, .3, .4). No
-    random numbers: every seed gives the same."""
+    """Bias of the expected gradient on a bandit of three arms, behaviour (.6, .3, .1), current (.3, .3, .4):
+    no random numbers there. Then learning with stale samples, beside the baselines."""
     bandit = GroupedBandit.centred([0.6, 0.3, 0.1], [0.3, 0.3, 0.4], [-0.4, 0.1, 0.6])
     true = bandit.true_gradient()
     bias: dict[tuple[str, float], list[float]] = {}
@@ -38,7 +40,8 @@ def reproduce(settings: Settings) -> Outcome:
     ]
     for eps in TIC:
         checks += at(eps, {m: bias[m, eps] for m in METHODS}, {m: second[m, eps] for m in METHODS})
-    return Outcome(checks, [note(second)], lambda figure: draw_figure(figure, bias, second))
+    outcome = Outcome(checks, [note(second)], lambda figure: draw_figure(figure, bias, second))
+    return with_learning(outcome, compare("gmc-grpo", settings))
 
 
 def at(eps: float, bias: dict[str, list[float]], second: dict[str, list[float]]) -> list[Check]:
