@@ -18,10 +18,10 @@ from stretto.tabular.stale_world import World
 
 WORLD: dict[str, Any] = {"contexts": 16, "vocab": 4, "depth": 4, "features": 8, "success": 0.1}
 """One sequence in ten succeeds; 1360 states share 32 weights."""
-PLAN: dict[str, Any] = {"refresh": "window", "steps": 320, "prompts": 8, "group": 8, "lr": 0.5, "optimizer": "adam"}
+PLAN: dict[str, Any] = {"refresh": "window", "steps": 256, "prompts": 8, "group": 8, "lr": 0.5, "optimizer": "adam"}
 """A step size at which learning without lag is stable, and uncorrected GRPO with lag 32 isn't."""
 LAGS, QUICK_LAGS = (0, 32, 64), (32,)
-SEEDS, QUICK_SEEDS, QUICK_STEPS = 5, 2, 128
+SEEDS, QUICK_SEEDS, QUICK_STEPS = 5, 2, 96
 
 
 @dataclass(frozen=True)

@@ -206,8 +206,7 @@ class _Loop:
         values = self.learned[context, state] if learns else None
         extra = {"head_logp": head} if "head" in self.needs else {}
         loss = self.objective(batch, logp, values=values, **extra)
-        self.optimizer.zero_grad()
-        self.learned.grad = None
+        self.weights.grad = self.learned.grad = None
         loss.total.backward()
         self.optimizer.step()
         if self.learned.grad is not None:
