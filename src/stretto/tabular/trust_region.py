@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.objectives.loss import Loss
+from stretto.objectives.metrics import Metrics
 from stretto.objectives.regions import contraction
 from stretto.objectives.sat import SAT
 
@@ -89,13 +90,13 @@ def _tokens(objective: Any, batch: TokenBatch, logp: Tensor, advantages: Tensor)
 
 @dataclass
 class Probe:
-    """An objective that is watched: called like ``objective``, whose loss it returns. ``outward``: sum of |slope| over
-    tokens whose update points away from r = 1, as a share of sum |r A| (the slope without any clip) over all tokens;
-    ``metrics``: the loss's. One entry per call."""
+    """An objective that is watched: called like ``objective``, whose loss it returns. ``outward``: per call, the sum of
+    |slope| over tokens whose update points away from r = 1, as a share of sum |r A| (the slope without any clip) over
+    all tokens; ``metrics``: those of all losses together."""
 
     objective: Any
     outward: list[float] = field(default_factory=list)
-    metrics: list[dict[str, float]] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
 
     def __getattr__(self, name: str) -> Any:
         """What else is asked of an objective (``needs``, ...)."""
@@ -110,9 +111,5 @@ class Probe:
         mass = (d.exp() * advantages).abs().sum()
         outward = slope[batch.mask & (advantages * d > 0)].abs().sum() * batch.step_totals().tokens
         self.outward.append(float(outward / mass) if mass > 0 else 0.0)
-        self.metrics.append(dict(loss.metrics))
+        self.metrics = self.metrics + loss.metrics
         return loss
-
-    def mean(self, name: str) -> float:
-        """Mean over calls of one of the loss's metrics."""
-        return sum(m[name] for m in self.metrics) / len(self.metrics)
