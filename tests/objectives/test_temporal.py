@@ -15,7 +15,7 @@ from torch import Tensor
 from stretto.batch import TokenBatch
 from stretto.errors import DataError
 from stretto.objectives import compress as compress_module
-from stretto.objectives import scans, temporal
+from stretto.objectives import scans
 from stretto.objectives.temporal import (
     brace,
     copc,
@@ -142,9 +142,8 @@ def test_estimators_are_their_formulas(
 ) -> None:
     batch, w = random_case(seed, width=width, share=share)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (scans, compress_module, temporal):
+        for module in (scans, compress_module):
             patch.setattr(module, "compiled", lambda x: not doubling)
-        patch.setattr(temporal, "PART_TOKENS", 2 * width)
         expected = written_out(batch, w, lambda r, v, u: slow_vtrace(r, v, u, *bars, gamma, lam))
         same(vtrace(batch, w, *bars, gamma, lam), expected)
         expected = written_out(batch, w, lambda r, v, u: slow_brace(r, v, u, k, *bars, gamma, lam))

@@ -158,6 +158,27 @@ def window_scan(a: Array, b: Array, x: Array, count: Array, k: int, out: Array) 
 
 
 @njit(cache=True)
+def anchored_scan(
+    delta: Array, w: Array, count: Array, k: int, rho_bar: float, c_bar: float, gamma: float, decay: float, out: Array
+) -> None:
+    """``window_scan`` with a = decay min(c_bar, w), b = min(rho_bar, w) delta, x_p = delta_p + gamma x_{p+1}."""
+    width = delta.shape[1]
+    work = np.empty((3, width), np.float64)
+    x, a, b, factor = np.empty(width), np.empty(width), np.empty(width), np.full(1, gamma)
+    for i in range(delta.shape[0]):
+        n = count[i]
+        for p in range(n):
+            a[p] = decay * min(c_bar, w[i, p])
+            b[p] = min(rho_bar, w[i, p]) * delta[i, p]
+        if n:
+            _scan_row(factor, delta[i], n, 0.0, math.inf, x)
+            if not math.isfinite(_window_row(a, b, x, n, k, work, out[i])):
+                _window_row_cut(a, b, x, n, k, out[i])
+        for p in range(n, width):
+            out[i, p] = 0
+
+
+@njit(cache=True)
 def _window_row(a: Array, b: Array, x: Array, n: int, k: int, work: Array, out: Array) -> float:
     """One row; returns 0, or NaN where something overflowed."""
     last = n - 1

@@ -88,6 +88,19 @@ def window_scan(a: float | Tensor, b: Tensor, anchor: Tensor, mask: Tensor | Com
     return _result(mask, rows, torch.where(rows.valid, y.clamp(-BOUND, BOUND), 0.0).to(b.dtype))
 
 
+def anchored_scan(
+    delta: Tensor, w: Tensor, rows: Compressed, k: int, rho_bar: float, c_bar: float, gamma: float, lam: float
+) -> Tensor:
+    """BRACE's correction [B,n] of closed rows: ``window_scan`` with a = gamma lam min(c_bar, w), b = min(rho_bar, w)
+    delta, anchored at x_t = delta_t + gamma x_next."""
+    if compiled(delta) and k > 0:
+        numbers = (float(rho_bar), float(c_bar), float(gamma), float(gamma * lam))
+        k = min(k, rows.width + 1)
+        return run_kernel("anchored_scan", delta.shape, delta.dtype, delta, w, rows.count, k, *numbers)
+    anchor = reverse_scan(gamma, delta, rows)
+    return window_scan(w.clamp(max=c_bar) * (gamma * lam), w.clamp(max=rho_bar) * delta, anchor, rows, k)
+
+
 def _closed(mask: Tensor | Compressed, a: float | Tensor, b: Tensor) -> tuple[Compressed, Tensor, Tensor]:
     """Closed rows, ``a`` [B,n] or [B,1] and ``b`` [B,n]."""
     if isinstance(mask, Compressed):

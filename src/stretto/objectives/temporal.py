@@ -7,44 +7,32 @@ policy / behaviour policy of each sampled token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.objectives.compress import Compressed, compiled, compress
-from stretto.objectives.scans import following, residual, reverse_scan, window_scan
+from stretto.objectives.compress import Compressed, compress
+from stretto.objectives.scans import anchored_scan, following, residual, reverse_scan
 
 ResidualMode = Literal["residual", "continuation", "trace"]
 """Where COPC's weights enter; see ``copc``."""
 
-PART_TOKENS = 2**17
-"""Compiled estimators take this many places at a time: what they need between stays in the processor's cache."""
-
 
 def discounted_returns(batch: TokenBatch, gamma: float) -> Tensor:
     """G_t = r_t + gamma G_{t+1} over the policy tokens [B,T]; a truncated row starts from its bootstrap value."""
-
-    def estimate(batch: TokenBatch) -> tuple[Tensor, ...]:
-        rows = compress(batch.mask)
-        r = _rewards(batch, rows)
-        return (rows.open(reverse_scan(gamma, r, rows, _after_last(batch, r))),)
-
-    return _in_parts(estimate, batch)[0]
+    rows = compress(batch.mask)
+    r = _rewards(batch, rows)
+    return rows.open(reverse_scan(gamma, r, rows, _after_last(batch, r)))
 
 
 def gae(batch: TokenBatch, gamma: float, lam: float | Tensor) -> Tensor:
     """GAE (arXiv 1506.02438) over the policy tokens [B,T]: delta_t = r_t + gamma V_{t+1} - V_t,
     A_t = delta_t + gamma lam A_{t+1}. ``lam`` may be [B]."""
-
-    def estimate(batch: TokenBatch, decay: float | Tensor) -> tuple[Tensor, ...]:
-        steps = _steps(batch, gamma)
-        return (steps.rows.open(reverse_scan(decay, steps.delta, steps.rows)),)
-
-    return _in_parts(estimate, batch, gamma * lam)[0]
+    steps = _steps(batch, gamma)
+    return steps.rows.open(reverse_scan(gamma * lam, steps.delta, steps.rows))
 
 
 def vtrace(
@@ -56,16 +44,11 @@ def vtrace(
     rho = min(rho_bar, w), c = lam min(c_bar, w). The targets' fixed point is the value of the policy proportional to
     min(rho_bar behaviour, target).
     """
-
-    def estimate(batch: TokenBatch, w: Tensor) -> tuple[Tensor, ...]:
-        steps = _steps(batch, gamma)
-        w = steps.rows.close(w)
-        c = w.clamp(max=c_bar).mul_(gamma * lam)
-        y = reverse_scan(c, w.clamp(max=rho_bar).mul_(steps.delta), steps.rows)
-        return steps.targets_and_advantages(y)
-
-    targets, advantages = _in_parts(estimate, batch, w)
-    return targets, advantages
+    steps = _steps(batch, gamma)
+    w = steps.rows.close(w)
+    c = w.clamp(max=c_bar).mul_(gamma * lam)
+    y = reverse_scan(c, w.clamp(max=rho_bar).mul_(steps.delta), steps.rows)
+    return steps.targets_and_advantages(y)
 
 
 def retrace(batch: TokenBatch, w: Tensor, gamma: float, lam: float, action_values: Tensor | None = None) -> Tensor:
@@ -74,17 +57,13 @@ def retrace(batch: TokenBatch, w: Tensor, gamma: float, lam: float, action_value
 
     ``action_values`` [B,T] Q; without them the critic's V stands for it (then c_i = 1 gives V + GAE(lam)).
     """
-
-    def estimate(batch: TokenBatch, w: Tensor, action_values: Tensor | None) -> tuple[Tensor, ...]:
-        steps = _steps(batch, gamma)
-        rows, q, delta = steps.rows, steps.values, steps.delta
-        if action_values is not None:
-            q = rows.close(action_values)
-            delta = residual(steps.rewards, steps.values, q, rows, gamma, steps.after)
-        c = following(rows.close(w).clamp(max=1.0).mul_(gamma * lam), rows)
-        return (rows.open(q + reverse_scan(c, delta, rows)),)
-
-    return _in_parts(estimate, batch, w, action_values)[0]
+    steps = _steps(batch, gamma)
+    rows, q, delta = steps.rows, steps.values, steps.delta
+    if action_values is not None:
+        q = rows.close(action_values)
+        delta = residual(steps.rewards, steps.values, q, rows, gamma, steps.after)
+    c = following(rows.close(w).clamp(max=1.0).mul_(gamma * lam), rows)
+    return rows.open(reverse_scan(c, delta, rows).add_(q))
 
 
 def copc(
@@ -97,20 +76,15 @@ def copc(
     ``trace`` A_t = delta_t + gamma lam omega_{t+1} A_{t+1}, E_t = omega_t A_t. [inferred: the paper publishes the
     structure, not the equations.] A clip of [1, 1] is uncorrected GAE(lam) in every mode.
     """
-
-    def estimate(batch: TokenBatch, w: Tensor) -> tuple[Tensor, ...]:
-        steps = _steps(batch, gamma)
-        rows, delta = steps.rows, steps.delta
-        omega = rows.close(w).clamp(*clip)
-        if mode == "trace":
-            a = reverse_scan(following(omega, rows).mul_(gamma * lam), delta, rows)
-            return rows.open(a), rows.open(omega * a)
-        e = reverse_scan(gamma * lam, omega.mul_(delta), rows)
-        a = e if mode == "residual" else following(e, rows).mul_(gamma * lam).add_(delta)
-        return rows.open(a), rows.open(e)
-
-    advantages, corrections = _in_parts(estimate, batch, w)
-    return advantages, corrections
+    steps = _steps(batch, gamma)
+    rows, delta = steps.rows, steps.delta
+    omega = rows.close(w).clamp(*clip)
+    if mode == "trace":
+        a = reverse_scan(following(omega, rows).mul_(gamma * lam), delta, rows)
+        return rows.open(a), rows.open(omega.mul_(a))
+    e = reverse_scan(gamma * lam, omega.mul_(delta), rows)
+    a = e if mode == "residual" else following(e, rows).mul_(gamma * lam).add_(delta)
+    return rows.open(a), rows.open(e)
 
 
 def brace(
@@ -124,17 +98,10 @@ def brace(
     + (prod_{i=s}^{j-1} c_i) gamma^{j-s} (Ret_j - V_j), Ret the discounted return; rho = min(rho_bar, w),
     c = lam min(c_bar, w). The dense-reward form of the tail is [inferred]; for a terminal reward it is the paper's.
     """
-
-    def estimate(batch: TokenBatch, w: Tensor) -> tuple[Tensor, ...]:
-        steps = _steps(batch, gamma)
-        w = steps.rows.close(w)
-        anchor = reverse_scan(gamma, steps.delta, steps.rows)  # Ret - V
-        c = w.clamp(max=c_bar).mul_(gamma * lam)
-        y = window_scan(c, w.clamp(max=rho_bar).mul_(steps.delta), anchor, steps.rows, k)
-        return steps.targets_and_advantages(y)
-
-    targets, advantages = _in_parts(estimate, batch, w)
-    return targets, advantages
+    steps = _steps(batch, gamma)
+    w = steps.rows.close(w)
+    y = anchored_scan(steps.delta, w, steps.rows, k, rho_bar, c_bar, gamma, lam)
+    return steps.targets_and_advantages(y)
 
 
 def length_adaptive_lam(mask: Tensor, alpha: float) -> Tensor:
@@ -160,26 +127,6 @@ class _Steps:
         targets = y.add_(self.values)
         advantages = residual(self.rewards, targets, self.values, self.rows, self.gamma, self.after)
         return self.rows.open(targets), self.rows.open(advantages)
-
-
-def _in_parts(estimate: Callable[..., tuple[Tensor, ...]], batch: TokenBatch, *arguments: Any) -> tuple[Tensor, ...]:
-    """``estimate(batch, *arguments)``, some rows at a time; tensors among the arguments have a row for each of its."""
-    several = max(PART_TOKENS // max(batch.mask.shape[1], 1), 1)
-    if batch.rows <= several or not compiled(batch.need("rewards")[0]):
-        return estimate(batch, *arguments)
-    parts = []
-    for start in range(0, batch.rows, several):
-        at = slice(start, start + several)
-        fields: dict[str, Any] = {name: _rows(getattr(batch, name), at) for name in _USED}
-        parts.append(estimate(TokenBatch(**fields), *[_rows(x, at) for x in arguments]))
-    return tuple(torch.cat(rows) for rows in zip(*parts, strict=True))
-
-
-_USED = ("mask", "rewards", "values", "length", "terminated", "truncated", "bootstrap")
-
-
-def _rows(x: Any, at: slice) -> Any:
-    return x[at] if isinstance(x, Tensor) else x
 
 
 def _steps(batch: TokenBatch, gamma: float) -> _Steps:
