@@ -172,6 +172,7 @@ class Control(Section):
     batch: Component = Field(default_factory=lambda: Component(name="demand"), description="Which groups train?")
     publish: Component = Field(default_factory=lambda: Component(name="every-step"), description="Load when?")
     in_flight: Literal["keep", "reprefill", "drain", "abort", "pin"] = Field(
+    old_policy: OldPolicy = Field(default_factory=OldPolicy, description="Old log-probabilities.")
         "keep",
         description="Running requests at a weight swap: keep their KV, recompute it, finish first, abort and "
         "go on later, or stay on their version.",

@@ -16,16 +16,17 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.config.sections import LearnerConfig
-from stretto.errors import CheckpointError, ConfigError, WeightsError
+from stretto.errors import CheckpointError, ConfigError, InvariantError, WeightsError
 from stretto.learner.blame import bad_row
 from stretto.learner.collapse import CollapseWatch
 from stretto.learner.diagnostics import Diagnostics
 from stretto.learner.minibatches import minibatch_rows
+from stretto.learner.old_policy.build import build_route
 from stretto.learner.optimizer import Optimizer, learning_rate
 from stretto.learner.prepare import Preparation
 from stretto.learner.randomness import seeded
 from stretto.learner.scores import Scorer
-from stretto.learner.state import read_state, write_state
+from stretto.learner.state import old_policy_tensors, read_state, restore_old_policy, write_state
 from stretto.learner.stepmetrics import batch_metrics
 from stretto.models.load import named_weights, save_policy
 from stretto.models.lora import merged_weights, save_lora
@@ -48,6 +49,9 @@ class StepResult:
     ratio: np.ndarray[Any, Any] | None = field(default=None, compare=False)
     """[B,T] float32, current over behaviour probability at the start of the step; NaN off the policy's tokens and in
     rows that a later optimizer step trained first. From ``step``: flat [sum(length)], as its columns."""
+    fill_s: float = field(default=0.0, compare=False)
+    """Wall seconds that filling ``logp_old`` took, and ``fill_tokens``, the tokens that were read for it."""
+    fill_tokens: int = 0
 
 
 class Learner:
@@ -66,6 +70,7 @@ class Learner:
         seed: int = 0,
         temperature: float = 1.0,
         max_steps: int = 1,
+        lag_bound: int = 0,
     ) -> None:
         """Loads the model. Raises ``ConfigError`` if critic and objective don't fit, ``DataError`` on a bad model."""
         self._values = "values" in objective.needs
@@ -83,7 +88,9 @@ class Learner:
         self.skipped = 0
         self._skipped_in_a_row = 0
         self.scorer = Scorer(self.model_dir, config, seed, temperature)
-        self._preparation = Preparation(self.scorer, objective, config.micro_batch_tokens)
+        self.old = build_route(self.scorer, config, objective, model_dir=self.model_dir, seed=seed,
+                               temperature=temperature, lag_bound=lag_bound)  # fmt: skip
+        self._preparation = Preparation(self.scorer, objective, config.micro_batch_tokens, self.old)
         self._watch = CollapseWatch(self.scorer.vocabulary)
         shared: dict[str, Any] = {"betas": config.betas, "eps": config.eps, "max_grad_norm": config.max_grad_norm}
         self._policy = Optimizer(self.scorer.policy_parameters(), weight_decay=config.weight_decay, **shared)
@@ -136,12 +143,16 @@ class Learner:
                     if not self._critic_updates(self._critic, part, a, rows, step):
                         self.scorer.train(False)
                         return self._skip(part, a, before)
+                if self.old is not None and not critic_alone:
+                    self.old.updated()
                 metrics, norms, losses = metrics + more, [*norms, (norm, critic_norm)], [*losses, loss]
         self.scorer.train(False)
         self._zero_grad()
         self._assert_finite()
         self._skipped_in_a_row = 0
         self.version += 1
+        if self.old is not None:
+            self.old.after_step(self.version)
         mean = np.mean(np.array([[*n, *x] for n, x in zip(norms, losses, strict=True)]), axis=0)
         out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": lr, "update/skipped": 0.0}
         if self._values:
@@ -151,7 +162,20 @@ class Learner:
         warning = None if critic_alone else self._watch.see(float(out.get("entropy", math.nan)), float(mean[0]))
         if warning is not None:
             log.warning("version %d: %s", self.version, warning)
-        return StepResult(self.version, False, {k: float(v) for k, v in out.items()}, warning, first.ratio())
+        result = StepResult(self.version, False, {k: float(v) for k, v in out.items()}, warning, first.ratio())
+        if self.old is None:
+            return result
+        result.metrics.update(self.old.counters())
+        return replace(result, fill_s=self.old.fill_s, fill_tokens=self.old.fill_tokens)
+
+    def score(self, columns: Mapping[str, np.ndarray[Any, Any]], before: int) -> np.ndarray[Any, Any]:
+        """Log-probability, at its own version, of each policy token of these segments (packed trajectories), flat
+        [sum(length)], 0 elsewhere. Versions below ``before`` have ended. For routes that score during rollouts."""
+        batch = TokenBatch.from_columns(columns, self.version, self.scorer.dtype)
+        if self.old is None:
+            raise InvariantError("segments to score, but the objective uses no old log-probabilities")
+        scored: np.ndarray[Any, Any] = self.old.score(batch, before)[batch.inside].numpy()
+        return scored
 
     def _critic_updates(self, critic: Optimizer, part: TokenBatch, a: Tensor, rows: Tensor, step: int) -> bool:
         """The further critic updates that follow an actor update, towards the same targets; False if a gradient isn't
@@ -182,9 +206,7 @@ class Learner:
             scores = self.scorer.scores(micro, values=self._values, policy_alone=not critic_alone, alternatives=needs)
             if first is not None and scores.logp.requires_grad:
                 scores.logp.retain_grad()
-            if micro.logp_proximal is None and "proximal" in needs:
-                # one optimizer step a batch: the weights are still those that the step started from
-                micro = micro.replace(logp_proximal=scores.logp.detach())
+            micro = self._preparation.completed(micro, scores.logp)
             a = advantages if whole else advantages[rows, :width]
             loss = self.objective(micro, scores.logp, scores.values, a, **scores.alternatives)
             (loss.critic if critic_alone else loss.total).backward()
@@ -230,6 +252,8 @@ class Learner:
         self._zero_grad()
         if before is not None:
             self._restore(before)
+        if self.old is not None:
+            self.old.undo()
         reason = f"non-finite gradient in {where} at version {self.version}; {bad_row(self.scorer, part, advantages)}"
         self.skipped += 1
         self._skipped_in_a_row += 1
@@ -256,7 +280,7 @@ class Learner:
         """Write the state to resume from (safetensors and JSON)."""
         state = {"version": self.version, "skipped": self.skipped, "skipped_in_a_row": self._skipped_in_a_row,
                  "seed": self.seed}  # fmt: skip
-        write_state(Path(directory), self._tensors(), state)
+        write_state(Path(directory), self._tensors() | old_policy_tensors(self.old, state), state)
 
     def load(self, directory: str | Path) -> None:
         """Continue from ``save``; ``CheckpointError`` if it is corrupt or of another model or seed."""
@@ -267,6 +291,7 @@ class Learner:
             if strange := self._weight_names(tensors) ^ self._weight_names(self._tensors()):
                 raise KeyError(f"{min(strange)} and {len(strange) - 1} more are trained by one of them only")
             self._restore(tensors)
+            restore_old_policy(self.old, tensors, state)
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"learner state in {directory} is of another model: {error}") from error
         self.version, self.skipped = state["version"], state["skipped"]

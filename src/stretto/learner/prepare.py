@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.scores import Scorer
 from stretto.objectives.base import Objective
 
@@ -27,10 +28,13 @@ class Prepared:
 
 
 class Preparation:
-    """Makes a batch ready for an objective, with forward passes in micro-batches of ``max_tokens`` padded tokens."""
+    """Makes a batch ready for an objective, with forward passes in micro-batches of ``max_tokens`` padded tokens.
+    ``old`` fills ``logp_old`` where the batch lacks it."""
 
-    def __init__(self, scorer: Scorer, objective: Objective, max_tokens: int) -> None:
-        self._scorer, self._objective, self._max_tokens = scorer, objective, max_tokens
+    def __init__(
+        self, scorer: Scorer, objective: Objective, max_tokens: int, old: OldPolicyRoute | None = None
+    ) -> None:
+        self._scorer, self._objective, self._max_tokens, self._old = scorer, objective, max_tokens, old
 
     def prepare(self, batch: TokenBatch, optimizer_steps: int) -> Prepared:
         """Before ``optimizer_steps`` on the batch. With one of them the forward pass that trains is that of the policy
@@ -43,6 +47,10 @@ class Preparation:
         if "start" in needs or ("proximal" in needs and optimizer_steps > 1):
             start = self.logp(batch)
             batch = batch.replace(logp_proximal=start)
+        if self._old is not None:
+            self._old.begin(batch.version, optimizer_steps)
+            batch = batch if batch.logp_old is not None else self._old.filled(batch)
+            self._old.before_update()
         advantages = self._objective.advantages(batch, start)
         if "values" in needs:
             batch = batch.replace(targets=self._objective.targets(batch, start))
@@ -53,7 +61,15 @@ class Preparation:
         if "statistics" not in self._objective.needs:
             return part
         with torch.no_grad():
-            return part.replace(statistics=self._objective.statistics(part, self.logp(part)))
+            logp = self.logp(part)
+            return part.replace(statistics=self._objective.statistics(self.completed(part, logp), logp))
+
+    def completed(self, micro: TokenBatch, logp: Tensor) -> TokenBatch:
+        """The (micro-)batch with what depends on the current log-probabilities [B,T], detached here."""
+        if micro.logp_proximal is None and "proximal" in self._objective.needs:
+            # one optimizer step a batch: the weights are still those that the step started from
+            micro = micro.replace(logp_proximal=logp.detach())
+        return micro if self._old is None else self._old.complete(micro, logp.detach())
 
     def logp(self, batch: TokenBatch) -> Tensor:
         """Log-probabilities [B,T] of the policy as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from stretto.errors import CheckpointError
+from stretto.learner.old_policy.base import OldPolicyRoute
 
 FORMAT = 1
+_OLD = "old."
 
 
 def write_state(directory: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -38,3 +41,27 @@ def read_state(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if xxhash.xxh3_128_hexdigest(data) != state["checksum"]:
         raise CheckpointError(f"learner state in {directory}: learner.safetensors is corrupt (checksum differs)")
     return load_tensors(data), state
+
+
+def old_policy_tensors(route: OldPolicyRoute | None, state: dict[str, Any]) -> dict[str, Tensor]:
+    """What this old-policy route remembers; ``state`` learns its name."""
+    if route is None:
+        return {}
+    state["old_policy"] = route.name
+    return {_OLD + name: t for name, t in route.tensors().items()}
+
+
+def restore_old_policy(route: OldPolicyRoute | None, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """The route goes on at the version of ``state``. ``CheckpointError`` if another route made the checkpoint and this
+    one needs a history; ``KeyError`` or ``ValueError`` if it is of another model."""
+    if route is None:
+        return
+    saved = state.get("old_policy")
+    if route.remembers and saved != route.name:
+        raise CheckpointError(
+            f"learner.old_policy.route = {route.name!r} needs what it remembers of earlier versions, but the "
+            f"checkpoint was made with {saved!r}: go on with that route, or start a new run"
+        )
+    if route.remembers:
+        route.restore({name[len(_OLD) :]: t for name, t in tensors.items() if name.startswith(_OLD)})
+    route.after_step(int(state["version"]))

@@ -41,7 +41,7 @@ class Objective:
     * ``late``: ``batch.reward_slow`` and its company: rewards that arrive after their trajectory trained.
 
     ``corrects``: stale data is corrected for. ``whole``: a row must be a complete trajectory, drawn from the whole
-    softmax (no top-k, no top-p).
+    softmax (no top-k, no top-p). ``old_route``: which old-policy route fills ``logp_old`` unless the run says.
     """
 
     baseline: Baseline = "group"
@@ -56,6 +56,7 @@ class Objective:
     corrects: ClassVar[bool] = True
     whole: ClassVar[bool] = False
     component_name: ClassVar[str] = ""
+    old_route: ClassVar[str] = "snapshots"
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"e_v": ("value_clip",)}
 
     def __post_init__(self) -> None:

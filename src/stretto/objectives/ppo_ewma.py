@@ -31,6 +31,7 @@ class PPOEWMA(Clipped):
     cap: float = 100.0
     reference: Reference = "old"
 
+    old_route: ClassVar[str] = "ewma"
     aliases: ClassVar[dict[str, tuple[str, ...]]] = Clipped.aliases | {"C": ("cap",)}
 
     def __post_init__(self) -> None:
