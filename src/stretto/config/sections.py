@@ -126,6 +126,24 @@ class Critic(Section):
     )
 
 
+class OldPolicy(Section):
+    """Who fills in the trainer's log-probabilities at the version that sampled, for objectives that use them."""
+
+    route: Literal["recompute", "snapshots", "old_model", "interrupt", "ewma", "proxy"] | None = Field(
+        None,
+        description="Exact: `snapshots` (weights of the last `lag_bound` versions), `old_model` (a replica scores each "
+        "version when it ends), `interrupt` (rollouts stop at each update and are scored first). Not: `recompute` (the "
+        "policy at the start of the step), `ewma` (average of policies), `proxy` (between behaviour and current). "
+        "None: `snapshots`; for `ppo-ewma` `ewma`.",
+    )
+    ewma_beta: float | None = Field(
+        None, ge=0, le=1, description="Decay of `ewma`; None: its lag is the mean token staleness of the latest batch."
+    )
+    proxy_alpha: float | None = Field(
+        None, ge=0, le=1, description="Share of the current policy in `proxy`; None: by staleness, as A-3PO."
+    )
+
+
 def _two(value: Any) -> Any:
     if isinstance(value, list | tuple) and len(value) != 2:
         raise ValueError("expected two numbers, for instance [0.9, 0.95]")
@@ -154,6 +172,7 @@ class LearnerConfig(Section):
     gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
     lora: Lora = Field(default_factory=Lora, description="Adapters instead of full fine-tuning.")
     critic: Critic = Field(default_factory=Critic, description="Value function.")
+    old_policy: OldPolicy = Field(default_factory=OldPolicy, description="Old log-probabilities.")
     on_nonfinite: Literal["skip", "stop"] = Field(
         "skip", description="A non-finite gradient leaves the weights alone: count and go on, or end the run."
     )
@@ -172,7 +191,6 @@ class Control(Section):
     batch: Component = Field(default_factory=lambda: Component(name="demand"), description="Which groups train?")
     publish: Component = Field(default_factory=lambda: Component(name="every-step"), description="Load when?")
     in_flight: Literal["keep", "reprefill", "drain", "abort", "pin"] = Field(
-    old_policy: OldPolicy = Field(default_factory=OldPolicy, description="Old log-probabilities.")
         "keep",
         description="Running requests at a weight swap: keep their KV, recompute it, finish first, abort and "
         "go on later, or stay on their version.",
