@@ -13,6 +13,8 @@ import numpy as np
 
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.comparisons import compare
+from stretto.papers.learning import with_learning
 from stretto.tabular.moments import drifted, moments
 
 KEEPS = {"[.8,1.25]": (0.8, 1.25), "[.5,2]": (0.5, 2.0), "none": (0.0, math.inf)}
@@ -78,4 +80,4 @@ def reproduce(settings: Settings) -> Outcome:
         axes[1].set(title="Bias: no mask, dashed the tightest", xlabel="clip of the advantage's ratio")
         axes[1].legend()
 
-    return Outcome(checks, notes, draw)
+    return with_learning(Outcome(checks, notes, draw), compare("copc", settings))

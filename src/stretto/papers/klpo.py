@@ -10,6 +10,8 @@ import torch
 
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.comparisons import compare
+from stretto.papers.learning import with_learning
 from stretto.tabular.kl_estimators import (
     POLICY,
     SAMPLER,
@@ -66,7 +68,8 @@ def reproduce(settings: Settings) -> Outcome:
         f"{fixed['klpo-binary'][-1].distance:.3g} nats from the Gibbs policy: it has no population identity.",
         "Learning with a refreshed sampler is reported, without a condition: the paper has no figures.",
     ]
-    return Outcome(checks, notes, lambda figure: draw_figure(figure, fixed, spread, floor))
+    outcome = Outcome(checks, notes, lambda figure: draw_figure(figure, fixed, spread, floor))
+    return with_learning(outcome, compare("klpo", settings))
 
 
 def klpo(route: str, estimator: str, beta: float = STALE_BETA) -> Any:

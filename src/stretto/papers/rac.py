@@ -15,6 +15,8 @@ from stretto.batch import TokenBatch
 from stretto.objectives import get
 from stretto.objectives.retroactive import age_weight
 from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.comparisons import compare
+from stretto.papers.learning import with_learning
 from stretto.tabular.delayed import Delayed, Floats
 
 DELAYS = (5, 20, 50)
@@ -78,7 +80,7 @@ def reproduce(settings: Settings) -> Outcome:
         right_axis.set(xlabel="mean bias ratio of a stream", title="The metric's own noise")
         right_axis.legend()
 
-    return Outcome(checks, notes, draw)
+    return with_learning(Outcome(checks, notes, draw), compare("rac", settings))
 
 
 def weight(delay: int, tau: float) -> float:

@@ -9,6 +9,8 @@ import numpy as np
 
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.comparisons import compare
+from stretto.papers.learning import with_learning
 from stretto.tabular.stale import Curve, Plan, train
 from stretto.tabular.stale_world import World
 from stretto.tabular.trust_region import Probe, random_tokens, unlike_nominal, violations
@@ -36,7 +38,7 @@ def reproduce(settings: Settings) -> Outcome:
         "The kernels are unpublished; KL is taken where the sampler is as old as it gets, before it is refreshed.",
         "At three times the step size and lag 32 most that moves is at the clip already: no condition is set there.",
     ]
-    return Outcome(checks, notes, lambda figure: draw_figure(figure, runs))
+    return with_learning(Outcome(checks, notes, lambda figure: draw_figure(figure, runs)), compare("sat", settings))
 
 
 def methods() -> dict[str, Any]:
