@@ -8,8 +8,11 @@ learner does it, and its backward pass down to weights and hidden states of widt
 and hidden states of a real model only make it dearer, so it is measured by itself, and ``ratio`` is
 (head + own) / (head + PPO's own). Own parts take turns, all objectives in each turn; medians of CPU seconds on one
 thread. ``own_ratio`` leaves the head out. KLPO's draws come from the same softmax: its head scores two tokens a
-position, in turns with the other one. Rows "extra forward" have no bar: what a method pays if nobody gives it what it needs, a
-forward pass through the head alone (a real model adds its trunk). ``--quick`` measures the head on 4 of the 64 rows.
+position, in turns with the other one. Without ``--quick``, the step with the dearest own part and PPO's also run whole,
+in turns; with it, the head is measured on 2 of the 64 rows, and so is the memory.
+
+Rows "extra forward" have no bar: what a method pays where nothing else gives it what it needs, a forward pass through
+the head alone (a real model adds its trunk).
 
 Scans: float32 [256, 4096], one core, the whole estimator with its handling of the mask. Their bar is a time, 20 ms; the
 best of all turns counts, since what else the machine does can only make a turn slower.
@@ -131,15 +134,37 @@ def row(name: str, ours: float, other: float, bar: float | None, **more: Any) ->
             "pass": bar is None or ratio <= bar, **more}  # fmt: skip
 
 
+def whole_step(objective: Any, batch: TokenBatch, now: Tensor) -> Callable[[], Any]:
+    """Head, objective and backward in one piece; advantages at ``now``."""
+    g = torch.Generator().manual_seed(1)
+    n = ROWS * (WIDTH - 1)
+    hidden = torch.randn(n, HIDDEN, generator=g, requires_grad=True)
+    weight = torch.randn(VOCABULARY, HIDDEN, generator=g).mul_(0.1).requires_grad_()
+    ids = batch.need("tokens")[0][batch.mask]
+
+    def work() -> None:
+        logp = torch.zeros(ROWS, WIDTH).masked_scatter(batch.mask, token_logp(hidden, weight, ids)[0])
+        advantages = objective.advantages(batch, now)
+        torch.autograd.grad(objective(batch, logp, None, advantages).total, (hidden, weight))
+
+    return work
+
+
 def objective_rows(quick: bool) -> list[dict[str, Any]]:
     """Each objective's step against PPO's, in seconds; then what extra forward passes cost."""
-    rows, turns = (4, 2) if quick else (ROWS, 3)
+    rows = 2 if quick else ROWS
     works = {"one": head_part(rows, 1, True), "two": head_part(rows, 2, True), "forward": head_part(rows, 1, False)}
-    heads = {key: statistics.median(times) * ROWS / rows for key, times in in_turns(works, turns).items()}
+    times = in_turns(works, 5 if quick else 2)
+    head = statistics.median(times["one"]) * ROWS / rows
+
+    def relative(key: str) -> float:
+        return statistics.median(x / y for x, y in zip(times[key], times["one"], strict=True))
+
+    heads, forward = {"one": head, "two": head * relative("two")}, head * relative("forward")
     batch, logp = step_batch()
     objectives = {name: example(name, **OPTIONS.get(name, {})) for name in names()}
     parts = in_turns({name: own_part(o, batch, logp) for name, o in objectives.items()}, 5 if quick else 21)
-    own = {name: statistics.median(times) for name, times in parts.items()}
+    own = {name: statistics.median(parts[name]) for name in objectives}
     ppo = heads["one"] + own["ppo"]
     out, extra = [], []
     for name, objective in objectives.items():
@@ -147,7 +172,12 @@ def objective_rows(quick: bool) -> list[dict[str, Any]]:
         more = {"own_ms": own[name] * 1e3, "own_ratio": own[name] / own["ppo"]}
         out.append(row(name, ours, ppo, BAR, **more))
         for need in sorted(EXTRA.keys() & objective.needs):
-            extra.append(row(f"{name}, extra forward: {need}", ours + heads["forward"], ppo, None, note=EXTRA[need]))
+            extra.append(row(f"{name}, extra forward: {need}", ours + forward, ppo, None, note=EXTRA[need]))
+    if not quick:
+        dearest = max((name for name in own if not {"draws", "head"} & objectives[name].needs), key=own.__getitem__)
+        both = in_turns({name: whole_step(objectives[name], batch, logp) for name in (dearest, "ppo")}, 2)
+        ours, ppo = min(both[dearest]), min(both["ppo"])
+        out.append(row(f"{dearest}, the whole step", ours, ppo, BAR, note="head, objective and backward in one piece"))
     return out + extra
 
 

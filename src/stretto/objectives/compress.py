@@ -9,6 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+BOUND = 1e18
+"""Results of recursions are cut here: one further ratio (at most e^40) and a sum over a batch still fit in float32."""
+HUGE = 1e150
+"""Intermediates are cut here where they overflow: the product of two still fits into float64."""
+
 
 @dataclass(frozen=True)
 class Compressed:

@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-Array = np.ndarray[Any, Any]
+from stretto.objectives.compress import BOUND, HUGE
 
-BOUND = 1e18
-"""Results are cut here: one further ratio (at most e^40) and a sum over a batch still fit into float32."""
-HUGE = 1e150
-"""Intermediates are cut here where they overflow: the product of two still fits into float64."""
+Array = np.ndarray[Any, Any]
 
 
 @njit(cache=True)

@@ -12,11 +12,7 @@ import torch
 from torch import Tensor
 
 from stretto.errors import DataError
-from stretto.objectives.compress import Compressed, compiled, compress, run_kernel
-
-BOUND = 1e18
-HUGE = 1e150
-"""As in ``scan_kernels``: results, and intermediates that overflow, are cut here."""
+from stretto.objectives.compress import BOUND, HUGE, Compressed, compiled, compress, run_kernel
 
 
 def reverse_scan(a: float | Tensor, b: Tensor, mask: Tensor | Compressed, init: Tensor | None = None) -> Tensor:
