@@ -33,6 +33,8 @@ def parse_arms(text: str) -> list[Arm]:
     """``grpo,tis[cap=3],plain=grpo[reference=proximal]`` as arms: objectives separated by commas, options in
     brackets, an own label before ``=``. ``ConfigError`` on anything else, an unknown objective or option included."""
     arms = [_arm(part.strip()) for part in _split(text)]
+    if not arms:
+        raise ConfigError("--objectives names no objective")
     labels = [arm.label for arm in arms]
     if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
         raise ConfigError(f"--objectives: {repeated[0]!r} twice; give one of them a label: LABEL={repeated[0]}")

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -70,11 +70,7 @@ def run_cells(
             done(records[cell.name])
     if not missing:
         return [records[cell.name] for cell in cells]
-    context = multiprocessing.get_context("spawn")
-    with (
-        ProcessPoolExecutor(min(jobs, len(missing)), mp_context=context, initializer=_start) as pool,
-        (out / "results.jsonl").open("a") as file,
-    ):
+    with _executor(min(jobs, len(missing))) as pool, (out / "results.jsonl").open("a") as file:
         try:
             _warm_starts(pool, source, settings, missing)
             futures = [pool.submit(_run_cell, source, list(settings), cell, out, keep_runs) for cell in missing]
@@ -88,6 +84,13 @@ def run_cells(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [records[cell.name] for cell in cells]
+
+
+def _executor(jobs: int) -> Executor:
+    """Processes; for a single job a thread of this one, which has imported everything already."""
+    if jobs == 1:
+        return ThreadPoolExecutor(1)
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
 
 
 def _claim(out: Path, config: RunConfig) -> None:
@@ -124,7 +127,7 @@ def _start() -> None:
     torch.set_num_threads(1)
 
 
-def _warm_starts(pool: ProcessPoolExecutor, source: str, settings: Sequence[str], cells: Iterable[Cell]) -> None:
+def _warm_starts(pool: Executor, source: str, settings: Sequence[str], cells: Iterable[Cell]) -> None:
     """Build each seed's model once, before runs that would all build it."""
     models = {}
     for cell in cells:

@@ -1,0 +1,145 @@
+"""Comparisons and calibrations of a tiny recipe, run for real; and their figures from made-up records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stretto.observe.confidence import t_interval
+
+from stretto.errors import ConfigError, DataError
+from stretto.sweep.arms import parse_arms
+from stretto.sweep.calibrate import calibrate
+from stretto.sweep.cells import Cell, run_cells
+from stretto.sweep.compare import Comparison, collapse_of, collapsed, compare, mean_accuracy
+from stretto.sweep.report import markdown, write_report
+
+TINY = (
+    "max_steps=6", "prompts_per_step=2", "group_size=4", "eval.every=3", "eval.tasks=4", "warm_start.accuracy=0",
+    "warm_start.hidden=8", "warm_start.layers=1", "warm_start.intermediate=8",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+    out = tmp_path_factory.mktemp("sweep") / "compare"
+    arms = parse_arms("grpo,plain=grpo[reference=proximal],ppo")
+    return compare("stale", TINY, arms, [0, 3], [0], out), out
+
+
+def test_every_run_has_exactly_its_lag(comparison: tuple[Comparison, Path]) -> None:
+    result, _ = comparison
+    assert len(result.records) == 6
+    for record in result.records:
+        assert record["exact_lag"], record["name"]
+        assert record["series"]["staleness/max"] == [min(k, record["lag"]) for k in range(6)]
+
+
+def test_all_objectives_start_from_the_same_data(comparison: tuple[Comparison, Path]) -> None:
+    result, _ = comparison
+    assert len({r["series"]["reward/trained/mean"][0] for r in result.records}) == 1
+    assert len({json.dumps(r["accuracy"][0]) for r in result.records}) == 1
+
+
+def test_a_comparison_goes_on_where_it_was(comparison: tuple[Comparison, Path]) -> None:
+    result, out = comparison
+    path = out / "results.jsonl"
+    before = path.read_bytes()
+    heard: list[str] = []
+    again = compare("stale", TINY, result.arms, [0, 3], [0], out, done=lambda r: heard.append(r["name"]))
+    assert path.read_bytes() == before
+    assert len(heard) == 6
+    assert again.points == result.points
+    path.write_bytes(before[:-20])  # killed while it wrote the last line
+    compare("stale", TINY, result.arms, [0, 3], [0], out, jobs=1)
+    assert sorted(map(_timeless, path.read_text().splitlines())) == sorted(map(_timeless, before.decode().splitlines()))
+
+
+def _timeless(line: str) -> str:
+    record = json.loads(line)
+    return json.dumps({k: v for k, v in record.items() if k not in ("wall_s", "pid")}, sort_keys=True)
+
+
+def test_a_directory_belongs_to_one_recipe(comparison: tuple[Comparison, Path], tmp_path: Path) -> None:
+    result, out = comparison
+    with pytest.raises(ConfigError, match="another recipe or other settings"):
+        compare("stale", [*TINY, "learner.lr=1e-5"], result.arms, [0], [0], out)
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(ConfigError, match="holds no sweep"):
+        compare("stale", TINY, result.arms, [0], [0], tmp_path)
+
+
+def test_the_report_is_one_page_with_its_command(comparison: tuple[Comparison, Path], tmp_path: Path) -> None:
+    result, _ = comparison
+    page = write_report(result, ["stretto", "compare", "stale"], tmp_path / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert "stretto compare stale" in page
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    for arm in ("grpo", "plain", "ppo"):
+        assert f"<code>{arm}</code>" in page
+        assert f"`{arm}`" in markdown(result)
+
+
+def test_a_lag_that_can_not_be_exact_is_refused(tmp_path: Path) -> None:
+    arms = parse_arms("grpo")
+    with pytest.raises(ConfigError, match="not exactly the lag"):
+        compare("stale", [*TINY, "engine.slots=2"], arms, [2], [0], tmp_path / "out", jobs=1)
+    with pytest.raises(ConfigError, match="needs evaluations"):
+        compare("stale", [*TINY, "eval.tasks=0"], arms, [2], [0], tmp_path / "out")
+
+
+def test_a_run_that_fails_is_recorded_and_counts_as_collapsed(tmp_path: Path) -> None:
+    cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("learner.on_nonfinite=stop", "learner.lr=1e30", "lag_bound=0"))
+    (record,) = run_cells("stale", TINY, [cell], tmp_path / "out", jobs=1)
+    assert "WeightsError" in record["error"]
+    assert collapsed(record)
+    assert not list((tmp_path / "out" / "runs").glob("*"))
+
+
+def test_bad_records_are_refused(tmp_path: Path) -> None:
+    cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("lag_bound=0", "max_steps=1"))
+    out = tmp_path / "out"
+    run_cells("stale", TINY, [cell], out, jobs=1)
+    (out / "results.jsonl").write_text("no json\n")
+    with pytest.raises(DataError, match=r"results\.jsonl"):
+        run_cells("stale", TINY, [cell], out, jobs=1)
+
+
+def record(rewards: list[float], accuracy: list[tuple[int, float]], **more: Any) -> dict[str, Any]:
+    return {"series": {"reward/trained/mean": rewards}, "accuracy": accuracy, **more}
+
+
+def test_what_counts_as_a_collapse() -> None:
+    rise_and_fall = [0.2] * 10 + [0.8] * 20 + [0.1] * 20
+    assert collapse_of(record(rise_and_fall, [(0, 0.2), (50, 0.2)])) is not None
+    assert collapse_of(record([0.2] * 10 + [0.8] * 30, [])) is None
+    assert collapsed(record([0.5] * 30, [(0, 0.8), (30, 0.3)]))
+    assert not collapsed(record([0.5] * 30, [(0, 0.8), (30, 0.5)]))
+    assert collapse_of(record([0.5] * 4, [], error="WeightsError: ...")) == 5
+
+
+def test_area_and_interval() -> None:
+    assert mean_accuracy(record([], [(0, 0.0), (10, 1.0), (30, 1.0)])) == pytest.approx((5 + 20) / 30)
+    mean, low, high = t_interval([1.0, 2.0, 3.0])
+    assert mean == 2
+    assert high - mean == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    assert low == pytest.approx(2 * mean - high)
+
+
+def test_calibration_sweeps_windows_and_never_recommends_more_for_longer(tmp_path: Path) -> None:
+    def run(interval: int, horizon: int) -> float:
+        return calibrate(
+            "stale", [s for s in TINY if not s.startswith("eval")], [1, 3], [1e-4], [0], tmp_path / "out",
+            sync_interval=interval, horizon=horizon, jobs=1,
+        ).rate  # fmt: skip
+
+    assert run(2, 100) >= run(4, 100) >= run(4, 1000) > 0
+    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
+    stale = {r["sync_interval"]: r["series"]["staleness/max"] for r in map(json.loads, lines)}
+    assert stale == {1: [0] * 6, 3: [0, 1, 2, 0, 1, 2]}
+    with pytest.raises(ConfigError, match="--interval"):
+        run(0, 10)
