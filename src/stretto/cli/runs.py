@@ -90,6 +90,8 @@ def _show(result: dict[str, Any]) -> None:
     stale = result["staleness"]
     table.add_row("steps", f"{result['steps']} (version {result['version']}), {result['reason']}")
     table.add_row("staleness", f"mean {stale['mean']:.2f}, max {stale['max']} versions")
+    if result["collapse"] is not None:
+        table.add_row("collapse", f"the reward fell below 70 % of its best at step {result['collapse']}")
     table.add_row("ledger", ", ".join(f"{k} {v}" for k, v in result["ledger"].items()))
     time = f"{result['wall_s']:.1f} s wall"
     if result["virtual_s"] is not None:

@@ -40,6 +40,7 @@ function headline() {
   const reward = tail("reward/trained/mean");
   if (reward !== null) tile("Reward, trained", number(reward), "", `last tenth; all completed: ${number(tail("reward/all/mean"))}`);
   tile("Staleness", number(summary.staleness.mean), "mean", `max ${summary.staleness.max} of bound ${bound ?? "–"}`);
+  if (summary.collapse !== null) tile("Collapse", number(summary.collapse), "step", "reward below 70 % of its best");
   tile("Steps", number(summary.steps), start.max_steps ? `of ${number(start.max_steps)}` : "", `version ${summary.version}, ${seconds(span < 1e-6 ? 0 : span)}`);
   const used = l.submitted[1] ? l.trained[1] / (l.submitted[1] - l.open[1] || 1) : null;
   tile("Tokens trained", number(l.trained[1]), "", used === null ? "" : `${percent(used)} of those that ended`);

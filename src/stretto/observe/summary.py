@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from stretto.observe.calibration import collapse_step
 from stretto.observe.interval import Interval
 from stretto.observe.tally import Event, Row
 
@@ -12,7 +13,8 @@ from stretto.observe.tally import Event, Row
 def summarize(events: Iterable[Event]) -> dict[str, Any]:
     """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy}, ``staleness`` {mean, max} over trained tokens,
     ``ledger``, ``clock_s`` (the run's clock at the last event), ``reward`` [[step, all, trained], ...],
-    ``complete``, ``reason``.
+    ``collapse``: the step at which the trained reward collapsed (``stretto.observe.calibration.collapse_step``), None if
+    it has not in the steps seen; ``complete``, ``reason``.
 
     Accuracies are None without evaluation, rewards where there were none.
     """
@@ -50,6 +52,13 @@ def summary_of(interval: Interval, rows: Iterable[Row], last: Event) -> dict[str
             for row in rows
             if "eval/accuracy" not in row
         ],
+        "collapse": _collapse(rows),
         "complete": ended,
         "reason": last["reason"] if ended else None,
     }
+
+
+def _collapse(rows: Iterable[Row]) -> int | None:
+    steps = [(row["step"], row["reward/trained/mean"]) for row in rows if "reward/trained/mean" in row]
+    at = collapse_step([reward for _, reward in steps])
+    return None if at is None else steps[at][0]
