@@ -8,6 +8,8 @@ import numpy as np
 
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.comparisons import compare
+from stretto.papers.learning import with_learning
 from stretto.tabular.contexts import Contexts, group_scale
 from stretto.tabular.style import Baseline, Followed, Styles, follow
 
@@ -67,7 +69,7 @@ def reproduce(settings: Settings) -> Outcome:
         right.set(xlabel="update", ylabel="expected reward", title="The rewarded style flips every 100 updates")
         right.legend()
 
-    return Outcome(checks, notes, draw)
+    return with_learning(Outcome(checks, notes, draw), compare("sao", settings))
 
 
 def _variance(settings: Settings) -> tuple[dict[int, float], dict[int, float]]:
