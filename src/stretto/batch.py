@@ -227,9 +227,12 @@ class TokenBatch:
             if name.startswith("record."):
                 floating = np.issubdtype(columns[name].dtype, np.floating)
                 records[name[7:]] = pad(name, dtype if floating else torch.int64)
-        alternatives: dict[str, Any] = {
+        optional: dict[str, Any] = {
             ours: records.pop(theirs) for theirs, ours in _RECORDED.items() if theirs in records
         }
+        if "trained_at" in columns:  # late rewards (``stretto.pool.late``)
+            optional |= {name: torch.as_tensor(columns[name]).to(dtype) for name in ("reward_fast", "reward_slow")}
+            optional["trained_at"] = torch.as_tensor(columns["trained_at"])
         return cls(
             tokens=pad("tokens", torch.int64),
             mask=pad("mask", torch.bool),
@@ -244,5 +247,5 @@ class TokenBatch:
             truncated=torch.as_tensor(columns["truncated"]),
             version=version,
             records=records,
-            **alternatives,
+            **optional,
         )

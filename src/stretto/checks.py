@@ -14,6 +14,7 @@ from stretto.control.hooks import Rules, build_rules
 from stretto.envs.base import ENVIRONMENTS
 from stretto.envs.build import build_environment
 from stretto.errors import ConfigError, DataError
+from stretto.learner.old_policy.choice import contradictions, route_of
 
 _ENVIRONMENT = ("bind", "task", "eval_tasks", "rollout", "text")
 _OBJECTIVE = ("needs", "corrects", "advantages", "__call__")
@@ -35,8 +36,12 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
     with foreign("env.name", config.env.name), foreign("reward", config.reward):
         env = build_environment(config)
     objective = _check_objective(config)
+    _check_late(config, env, objective)
+    _check_rows(config, objective)
     _check_sampling(config)
     _check_whole(config, objective)
+    if found := list(contradictions(route_of(config.learner.old_policy, objective), config)):
+        raise ConfigError("\n".join(found))
     _check_model(config, env, objective)
     return rules
 
@@ -44,12 +49,24 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
 def remarks(config: RunConfig, mode: str) -> list[str]:
     """What will work, but not as well as it might; said once at the start."""
     threads, cores = (config.engine.count + 1) * config.workers.threads, core_count()
+    found = [] if mode == "simulate" else _waits_in_vain(config)
     if mode != "train" or config.workers.kind == "inline" or threads <= cores:
-        return []
+        return found
     return [
+        *found,
         f"{config.engine.count} engine(s) and the learner with workers.threads = {config.workers.threads} share "
-        f"{cores} core(s): they will wait for one another"
+        f"{cores} core(s): they will wait for one another",
     ]
+
+
+def _waits_in_vain(config: RunConfig) -> list[str]:
+    from stretto.objectives import get
+
+    if "late" not in get(config.objective.name, **config.objective.options).needs:
+        return []
+    if getattr(build_environment(config), "promises_late", False):
+        return []
+    return [f"objective {config.objective.name!r} takes late rewards, but env {config.env.name!r} promises none"]
 
 
 def core_count() -> int:
@@ -95,6 +112,38 @@ def _check_objective(config: RunConfig) -> Any:
             "advantage is 0 and nothing trains. Set group_size >= 2, or objective.baseline = 'none'"
         )
     return objective
+
+
+def _check_late(config: RunConfig, env: Any, objective: Any) -> None:
+    """Rewards that arrive after their trajectory need an objective that takes them."""
+    if not getattr(env, "promises_late", False):
+        return
+    if "late" not in objective.needs:
+        raise ConfigError(
+            f"env.name = {config.env.name!r} promises rewards that arrive after their trajectory, but objective.name = "
+            f"{config.objective.name!r} takes none: use 'rac', or let the environment tell the whole reward at once"
+        )
+    if not hasattr(env, "late_reward"):
+        raise ConfigError(f"env.name = {config.env.name!r} promises late rewards, but has no method `late_reward`")
+
+
+def _check_rows(config: RunConfig, objective: Any) -> None:
+    """What a row of one turn can't tell."""
+    if config.learner.rows != "turn":
+        return
+    name, baseline = config.objective.name, getattr(objective, "baseline", None)
+    if getattr(objective, "whole", False):
+        raise ConfigError(f"learner.rows = 'turn': objective.name = {name!r} trains complete trajectories only")
+    if "values" in objective.needs or baseline not in ("group", "leave-one-out", None):
+        raise ConfigError(
+            f"learner.rows = 'turn' with objective.name = {name!r}, baseline = {baseline!r}: returns and values run "
+            "along a row, and would end with each turn. Use rows = 'trajectory', or a baseline of groups"
+        )
+    if config.control.chunk.name != "all":
+        raise ConfigError(
+            f"learner.rows = 'turn' counts the turns of a trajectory, but control.chunk.name = "
+            f"{config.control.chunk.name!r} leaves tokens out: set 'all'"
+        )
 
 
 def _check_whole(config: RunConfig, objective: Any) -> None:

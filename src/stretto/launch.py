@@ -178,8 +178,8 @@ async def _run(job: Job, live: LiveView, kept: list[Event]) -> tuple[Outcome, di
             log.emit("Resumed", version=restored.version, step=restored.version, max_steps=parts.max_steps,
                      tasks=parts.tasks_in_all)  # fmt: skip
         orchestrator = Orchestrator(parts, restored)
-        for part in (parts.learner, parts.scoring):
-            if hasattr(part, "hear_death"):
+        for part in (parts.learner, parts.scoring, parts.late):
+            if part is not None and hasattr(part, "hear_death"):
                 part.hear_death(orchestrator.fail)
         with _signals(loop, orchestrator, job.virtual):
             outcome = await orchestrator.run()
@@ -199,7 +199,7 @@ def _log_start(job: Job, log: EventLog, parts: Parts) -> None:
         "RunStart", format=FORMAT, mode=job.mode, seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
         prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=parts.max_steps,
         tasks=parts.tasks_in_all, engines=c.engine.count, slots=c.engine.slots, in_flight=c.control.in_flight,
-        rules=rules, version=0, step=0,
+        rules=rules, version=0, step=0, **({} if parts.late is None else {"late_lifetime": parts.late.queue.lifetime}),
     )  # fmt: skip
 
 

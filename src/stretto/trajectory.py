@@ -109,6 +109,8 @@ class Trajectory:
     rewards: Floats | None = None
     records: dict[str, NDArray[Any]] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
+    late: bool = False
+    """``reward`` is what is known now; the environment's ``late_reward`` will tell another one."""
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
@@ -254,6 +256,7 @@ class Transcript:
         terminated: bool = True,
         truncated: bool = False,
         info: dict[str, Any] | None = None,
+        late: bool = False,
     ) -> Trajectory:
         """The finished trajectory."""
         n = self._length
@@ -281,7 +284,7 @@ class Transcript:
                 _join([c.records[name] for c in written], values[part])
         return Trajectory(
             self.trajectory, self.group, self._ids[:n].copy(), mask, versions, logp, entropy, reward, terminated,
-            truncated, self.turns, 0, None, records, info if info is not None else {},
+            truncated, self.turns, 0, None, records, info if info is not None else {}, late,
         )  # fmt: skip
 
     def _sampled_runs(self) -> list[tuple[int, int, list[Completion]]]:

@@ -27,6 +27,7 @@ from stretto.observe.samples import sample_of, write_evaluation, write_samples
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
+from stretto.runtime.late import LateRewards
 from stretto.runtime.manifest import Restored
 from stretto.runtime.parts import Parts
 from stretto.runtime.waits import Waits
@@ -89,12 +90,25 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
             )  # fmt: skip
     if job.mode == "rehearse" and costs is not None:
         env = DelayedEnvironment(env, costs)
+    late = None if job.mode == "simulate" else _late(config, env, log, scoring)
     return Parts(
         config=config, rules=job.rules, env=env, engines=engines, learner=learner, scoring=scoring, sampling=sampling,
         log=log, view=view, waits=waits, out=job.out, max_steps=max_steps, tasks_in_all=tasks_in_all,
         evaluator=evaluator, on_step=_recorder(job, env, log), says=job.says,
-        offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job), **_recorded(job),
+        offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job), late=late,
+        **_recorded(job),
     )  # fmt: skip
+
+
+def _late(config: RunConfig, env: Environment, log: EventLog, scoring: Any) -> LateRewards | None:
+    """Late rewards, where the objective takes them."""
+    objective: Any = get(config.objective.name, **config.objective.options)
+    if "late" not in objective.needs:
+        return None
+    late = LateRewards(env, lifetime=objective.lifetime, log=log, scoring=scoring, seed=config.seed,
+                       late_s=config.deadlines.late_s)  # fmt: skip
+    log.hear(deciding=[late])
+    return late
 
 
 def _recorded(job: Job) -> dict[str, int]:

@@ -39,8 +39,8 @@ def files(checkpoint: Path) -> list[str]:
     return sorted(json.loads((checkpoint / "manifest.json").read_text())["files"])
 
 
-NAMES = ["done.safetensors", "learner/learner.json", "learner/learner.safetensors", "partial.safetensors",
-         "ready.safetensors"]  # fmt: skip
+NAMES = ["done.safetensors", "late.safetensors", "learner/learner.json", "learner/learner.safetensors",
+         "partial.safetensors", "ready.safetensors"]  # fmt: skip
 
 
 def test_the_manifest_lists_every_part(run: Path) -> None:

@@ -48,9 +48,10 @@ class Costs:
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
-        self.streams = tuple(mix(seed, stream) for stream in (101, 102, 103, 104))
-        """Mixed seeds of latencies, lengths, rewards, failures."""
+        self.streams = tuple(mix(seed, stream) for stream in (101, 102, 103, 104, 105))
+        """Mixed seeds of latencies, lengths, rewards, failures, late rewards."""
         self.env_law, self.length_law = sampler(cluster.env), sampler(cluster.lengths)
+        self._late_law = sampler(cluster.late)
         self.constant_env_s = self.env_law(0.5) if cluster.env.kind == "constant" else None
 
     def advance_s(self, report: Report) -> float:
@@ -65,6 +66,10 @@ class Costs:
     def step_s(self, tokens: int) -> float:
         """A learner step over ``tokens`` tokens, prompts included."""
         return self.cluster.step_base_s + tokens * self.cluster.step_token_s
+
+    def forward_s(self, tokens: int) -> float:
+        """A forward pass alone over ``tokens`` tokens: a third of a step's arithmetic."""
+        return tokens * self.cluster.step_token_s / 3
 
     @property
     def publish_s(self) -> float:
@@ -87,6 +92,10 @@ class Costs:
         """Reward 0 or 1 (simulate)."""
         u = _share(mix_on(self.streams[2], trajectory, 0))
         return float(u < self.cluster.reward_probability)
+
+    def late_s(self, trajectory: int) -> float:
+        """How long after its trajectory a late reward comes."""
+        return self._late_law(_share(mix_on(self.streams[4], trajectory, 0)))
 
     def fails(self, trajectory: int) -> bool:
         """Does this rollout fail?"""

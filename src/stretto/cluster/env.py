@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stretto.cluster.costs import Costs
-from stretto.envs.base import Client, Environment, Task
+from stretto.envs.base import Client, Environment, LateClient, Task
 from stretto.errors import StrettoError
 from stretto.trajectory import Trajectory
 
@@ -78,3 +78,9 @@ class DelayedEnvironment:
         if self._costs.fails(trajectory.id):
             raise DrawnFailure("drawn: cluster.failure_probability")
         return trajectory
+
+    async def late_reward(self, client: LateClient, task: Task, trajectory: Trajectory) -> float | None:
+        """The real late reward, after a drawn delay of its own."""
+        await client.sleep(self._costs.late_s(trajectory.id), "late reward")
+        late: float | None = await self._env.late_reward(client, task, trajectory)  # type: ignore[attr-defined]
+        return late

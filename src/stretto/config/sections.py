@@ -164,6 +164,11 @@ class LearnerConfig(Section):
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up.")
     final_lr_share: float = Field(0.0, ge=0, le=1, description="lr at max_steps as a share of the peak.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradient clipping by global norm.")
+    rows: Literal["trajectory", "turn"] = Field(
+        "trajectory",
+        description="A row of a batch: a whole trajectory, or one turn (an unbroken run of policy tokens) with all "
+        "before it as context. Rows of one trajectory stay together in mini- and micro-batches.",
+    )
     passes: int = Field(1, ge=1, description="Passes over each batch.")
     minibatches: int = Field(1, ge=1, description="Optimizer steps per pass; whole groups each.")
     micro_batch_tokens: int = Field(16384, ge=1, description="Padded tokens per forward pass; no effect on results.")
@@ -208,6 +213,7 @@ class Deadlines(Section):
     rollout_s: float = Field(600.0, gt=0, description="One trajectory; then it fails and is replaced.")
     group_s: float = Field(1200.0, gt=0, description="One group; it closes with >= 2 valid members or fails.")
     score_s: float = Field(20.0, gt=0, description="One reward or tool call; its process is killed.")
+    late_s: float = Field(86400.0, gt=0, description="One late reward, from its promise on; then it is dropped.")
     step_s: float = Field(1800.0, gt=0, description="One learner step.")
     publish_s: float = Field(120.0, gt=0, description="One weight update on all engines.")
     batch_s: float = Field(3600.0, gt=0, description="The learner's wait for a batch.")
@@ -269,6 +275,7 @@ class Cluster(Section):
     step_base_s: float = Field(0.5, ge=0, description="Learner step: base.")
     step_token_s: float = Field(1e-5, ge=0, description="Learner step: per trained token.")
     env: Law = Field(default_factory=Law, description="Latency of the environment after each turn.")
+    late: Law = Field(default_factory=Law, description="Delay of a late reward after its trajectory (rehearse).")
     turns: int = Field(1, ge=1, description="Turns of a trajectory (simulate).")
     lengths: Law = Field(
         default_factory=lambda: Law(kind="lognormal", mean=200, sigma=0.8, low=1, high=4096),

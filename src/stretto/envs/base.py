@@ -26,7 +26,25 @@ class Task:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-class Client(Protocol):
+class LateClient(Protocol):
+    """What a late reward may use: the client of a rollout, without the policy."""
+
+    async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
+        """Run a module-level function in a process that can be killed; raises what it raised, or
+        ``DeadlineError``."""
+        ...
+
+    async def sleep(self, seconds: float, what: str) -> None:
+        """Wait on the run's clock (virtual in rehearsal); logged as environment time. For a late reward, what had been
+        waited before a resume counts."""
+        ...
+
+    def uniform(self, *counter: int) -> float:
+        """A uniform number in (0, 1): a function of (seed, trajectory, counter) alone."""
+        ...
+
+
+class Client(LateClient, Protocol):
     """What a rollout may use."""
 
     def transcript(self) -> Transcript:
@@ -40,22 +58,16 @@ class Client(Protocol):
         """
         ...
 
-    async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
-        """Run a module-level function in a process that can be killed; raises what it raised, or
-        ``DeadlineError``."""
-        ...
-
-    async def sleep(self, seconds: float, what: str) -> None:
-        """Wait on the run's clock (virtual in rehearsal); logged as environment time."""
-        ...
-
-    def uniform(self, *counter: int) -> float:
-        """A uniform number in (0, 1): a function of (seed, trajectory, counter) alone."""
-        ...
-
 
 class Environment(Protocol):
-    """Makes tasks and plays them. Built once per run by the registry; needs ``tokenizer`` and ``seed``."""
+    """Makes tasks and plays them. Built once per run by the registry; needs ``tokenizer`` and ``seed``.
+
+    One whose rewards arrive in part after the trajectory has an attribute ``promises_late`` (true) and a method
+    ``async late_reward(client: LateClient, task, trajectory) -> float | None``, awaited once for each trajectory that
+    it finished with ``late=True``; it may return steps after the trajectory trained on ``reward``. It must depend on
+    its arguments alone (of the trajectory without ``info``): after a resume it is called anew for those that wait.
+    What the number means is the objective's: by default it replaces ``reward``.
+    """
 
     def bind(self, tokenizer: Any, seed: int) -> None:
         """Called once before anything else."""

@@ -7,14 +7,14 @@ evaluation draws nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from stretto.envs.base import Task
+from stretto.envs.base import Client, LateClient, Task
 from stretto.envs.counter import text_share
 from stretto.envs.single_turn import SingleTurn
 from stretto.envs.verifiers import Score
 from stretto.errors import ConfigError
-from stretto.trajectory import Ints
+from stretto.trajectory import Ints, Trajectory
 
 _EVAL_STREAM = 0xE7A1
 _CORRECT, _WRONG = Score(1.0), Score(0.0)
@@ -22,9 +22,17 @@ _CORRECT, _WRONG = Score(1.0), Score(0.0)
 
 @dataclass
 class ExactAnswer(SingleTurn):
-    """Base: a subclass draws problems and solves them. ``held_out``: share kept for evaluation."""
+    """Base: a subclass draws problems and solves them. ``held_out``: share kept for evaluation.
+
+    ``slow_share`` of the reward is told ``slow_delay_s`` seconds after the trajectory (0: all at once), as
+    ``slow_value`` says: ``whole``, the full reward, which replaces the fast one, or ``rest``, what is missing
+    (``slow_mode`` ``replace`` and ``add`` of objective ``rac``). Evaluation is told everything at once.
+    """
 
     held_out: float = 0.1
+    slow_share: float = 0.0
+    slow_delay_s: float = 0.0
+    slow_value: Literal["whole", "rest"] = "whole"
 
     salt: ClassVar[str] = ""
     """Distinguishes the hash of one kind of problem from that of another."""
@@ -32,6 +40,34 @@ class ExactAnswer(SingleTurn):
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
             raise ConfigError(f"env.held_out = {self.held_out}: must lie between 0 and 1")
+        if not 0 <= self.slow_share <= 1 or self.slow_delay_s < 0:
+            raise ConfigError(
+                f"env.slow_share = {self.slow_share} must lie in [0, 1], env.slow_delay_s = {self.slow_delay_s} must "
+                "be at least 0"
+            )
+        if self.slow_delay_s and not self.slow_share:
+            raise ConfigError(f"env.slow_delay_s = {self.slow_delay_s}, but env.slow_share = 0: nothing comes late")
+
+    @property
+    def promises_late(self) -> bool:
+        """Does a part of the reward come late?"""
+        return self.slow_share > 0
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        """See ``SingleTurn.rollout``; training gets the fast part of the reward."""
+        trajectory = await super().rollout(client, task)
+        if self.slow_share and task.index >= 0 and trajectory.reward is not None:
+            trajectory.reward *= 1 - self.slow_share
+            trajectory.late = True
+        return trajectory
+
+    async def late_reward(self, client: LateClient, task: Task, trajectory: Trajectory) -> float | None:
+        """What ``slow_value`` says of the reward."""
+        await client.sleep(self.slow_delay_s, "late reward")
+        result = await self.judge(client, task, trajectory.tokens[len(task.prompt) :])
+        if result.reward is None or self.slow_value == "whole":
+            return result.reward
+        return self.slow_share * result.reward
 
     @property
     def space(self) -> int:

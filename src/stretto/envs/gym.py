@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import orjson
 
-from stretto.envs.base import ENVIRONMENTS, Client, Task
+from stretto.envs.base import ENVIRONMENTS, LateClient, Task
 from stretto.envs.counter import mix, text_share
 from stretto.envs.single_turn import SingleTurn
 from stretto.envs.verifiers import Score, last_number, normalize, score
@@ -107,7 +107,7 @@ class ReasoningGym(SingleTurn):
             return text.rpartition("<answer>")[2].partition("</answer>")[0].strip() if "<answer>" in text else ""
         return text.strip()
 
-    async def own_score(self, client: Client, task: Task, tokens: Ints) -> Score:
+    async def own_score(self, client: LateClient, task: Task, tokens: Ints) -> Score:
         """The data set's score of the answer; without ``partial_credit`` only a full one counts."""
         answer = self.answer_of(self.tokenizer.decode(tokens))
         if answer == task.answer:

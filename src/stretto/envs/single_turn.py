@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.envs.base import Client, Task
+from stretto.envs.base import Client, LateClient, Task
 from stretto.envs.verifiers import Score, Verifier, normalize, score
 from stretto.models.tokenizer import LightTokenizer
 from stretto.trajectory import Ints, Trajectory
@@ -34,18 +34,20 @@ class SingleTurn:
         transcript = client.transcript()
         transcript.observe(task.prompt)
         completion = await client.generate(transcript)
-        if self.verifier is None:
-            result = await self.own_score(client, task, completion.tokens)
-        else:
-            text = self.tokenizer.decode(completion.tokens)
-            result = await score(self.verifier, client, text, task.answer, task.info)
+        result = await self.judge(client, task, completion.tokens)
         finished = completion.finish == "stop"
         return transcript.finish(
             result.reward, terminated=finished, truncated=not finished,
             info={"reward_absent": result.reason} if result.reward is None else None,
         )  # fmt: skip
 
-    async def own_score(self, client: Client, task: Task, tokens: Ints) -> Score:
+    async def judge(self, client: LateClient, task: Task, tokens: Ints) -> Score:
+        """What the completion ``tokens`` is worth, to the configured verifier or the environment itself."""
+        if self.verifier is None:
+            return await self.own_score(client, task, tokens)
+        return await score(self.verifier, client, self.tokenizer.decode(tokens), task.answer, task.info)
+
+    async def own_score(self, client: LateClient, task: Task, tokens: Ints) -> Score:
         """1 if the decoded answer equals the expected one."""
         return normalize(self.tokenizer.decode(tokens).strip() == str(task.answer).strip())
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stretto.components import Registry, load_object, split_path
-from stretto.envs.base import Client
+from stretto.envs.base import LateClient
 from stretto.envs.trial import try_function
 from stretto.errors import ConfigError, DataError, DeadlineError, WorkerError
 
@@ -210,7 +210,7 @@ class Run:
         return normalize(self.verifier(text, answer, info))
 
 
-async def score(verifier: Verifier, client: Client, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+async def score(verifier: Verifier, client: LateClient, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
     """Reward of ``text``. A hang ends at the deadline and leaves the reward absent; whatever the verifier raises
     becomes a ``DataError`` with its reason, which fails this one rollout."""
     if verifier.cheap:

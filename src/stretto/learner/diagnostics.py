@@ -51,6 +51,8 @@ class Diagnostics:
         What has no token to speak of is left out.
         """
         noted = self._batch.mask & self._logp.isfinite()
+        if self._batch.trained_at is not None:  # what comes back for its late reward is old by design
+            noted = noted & (self._batch.trained_at < 0)[:, None]
         if not bool(noted.any()):
             return {}
         return self._ratios(noted) | self._gates(noted) | self._scales(noted)

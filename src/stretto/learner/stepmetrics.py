@@ -15,6 +15,8 @@ def batch_metrics(batch: TokenBatch, inner_steps: int) -> dict[str, float]:
     ``inner_steps``: optimizer steps on this batch before the last one.
     """
     out: dict[str, float] = {"off_policy/inner_steps": float(inner_steps)}
+    if batch.trained_at is not None:  # what comes back for its late reward was counted when it first trained
+        batch = batch.select((batch.trained_at < 0).nonzero().squeeze(1))
     if not batch.rows:
         return out
     tokens = int(batch.mask.sum())

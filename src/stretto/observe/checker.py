@@ -11,6 +11,8 @@ pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds
 * staleness: total = generation + waiting, in integers, equal to the recount; no token over the lag bound;
 * each turn gets its first token, each request at most one; what an environment ends it has started; nothing starts
   before it was submitted; a worker that sampled was busy, and never twice at once;
+* late rewards: promised = in time + returned + dropped + pending; a trajectory comes back once, only after it trained,
+  as soon as its reward is there, and within its lifetime;
 * steps: numbered without gap, each ends, a skipped one changes no version, each trains whole batches, and a run is
   done after the last one; times never run backwards.
 
@@ -114,6 +116,7 @@ class Checker(WorkRules, StepRules, WorkerRules):
             s.cap = int((event["depth"] + 1) * event["prompts_per_step"])
         s.version = s.published = event["version"]
         s.steps = event["step"]
+        self.late_lifetime = event.get("late_lifetime")
 
     def _on_Resumed(self, event: Event) -> None:
         s = self.state
@@ -144,6 +147,7 @@ class Checker(WorkRules, StepRules, WorkerRules):
         for name, count in counted.items():
             if event["ledger"][name] != count:
                 self.bad(f"ledger says {event['ledger'][name]} {name}; the log has {count}")
+        self.late_run_ends(event, not reason.startswith(ABNORMAL))
         if reason.startswith(ABNORMAL):
             return
         if s.open:

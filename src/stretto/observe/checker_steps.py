@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from stretto.observe.checker_state import Event, Rules, some
+from stretto.observe.checker_late import LateRules
+from stretto.observe.checker_state import Event, some
 
 WHOLE_BATCHES = ("demand", "submission", "fifo")
 """Batch rules that never form a smaller batch."""
 
 
-class StepRules(Rules):
+class StepRules(LateRules):
     """Handlers ``_on_<event>`` of StepStart, StepEnd, Checkpoint."""
 
     def _on_StepStart(self, event: Event) -> None:
@@ -26,6 +27,7 @@ class StepRules(Rules):
             self.bad(f"trains {groups} groups; prompts_per_step is {s.batch}")
         members = set(ids)
         s.step = {"step": event["step"], "groups": event["groups"], "members": members}
+        self.late_step_starts(event, members)
         if len(members) != len(ids):
             self.bad("a trajectory appears twice in the batch")
         total = generation = tokens = worst = 0
@@ -72,6 +74,7 @@ class StepRules(Rules):
                 self.bad(f"{worker.name} has sampled {worker.sampled} tokens and was never busy")
         if event["step"] != step["step"]:
             self.bad(f"step {event['step']} ends; step {step['step']} was running")
+        self.late_step_ends(event["skipped"], s.version, step["members"])
         if not event["skipped"]:
             s.version += 1
             s.steps += 1

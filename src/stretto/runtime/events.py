@@ -7,7 +7,8 @@ Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names a
 
 =============  ===================================================================================================
 RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, depth, prompts_per_step, group_size,
-               max_steps, tasks (null: no end), engines, slots, in_flight, rules {hook: name}, version, step
+               max_steps, tasks (null: no end), engines, slots, in_flight, rules {hook: name}, version, step,
+               late_lifetime? (steps; the objective takes late rewards)
 Resumed        version, step, max_steps, tasks: the log goes on from a checkpoint; all workers are new
 Restarted      group, traj [open ids], engine, version: an unfinished group goes on after Resumed;
                from its saved tokens (version as before) or from scratch (version = now)
@@ -23,7 +24,12 @@ TrajDone       traj, group, start, tokens (policy), length (all), versions [[v, 
 TrajEnd        traj [ids], ending (rejected | filtered | failed | cancelled), reason, tokens (policy, lost),
                group_over? (true: the whole group ends with this, then also group)
 GroupReady     group, version (published now), traj [valid ids], tokens
-StepStart      step, version, groups, traj [ids], tokens, staleness {total, generation, waiting, max}
+StepStart      step, version, groups, traj [ids], tokens, staleness {total, generation, waiting, max} of fresh rows,
+               late? {in_time [ids of fresh rows whose late reward is there], traj [ids that come back as rows of
+               their own], delay [steps since each trained], tokens (of these)}
+LatePending    traj: it is done, but for a reward that comes later
+LateMatured    traj, since (t of its LatePending), reward: the late reward is there
+LateDropped    traj [ids], reason: they wait no longer
 StepEnd        step, version (after), skipped, metrics {name: number}; its trajectories are trained unless skipped
 RoleChanged    worker, active: the router may (not) send it work
 Published      version, checksum, bytes, start
@@ -34,7 +40,8 @@ Waiting        owner, what, since: a wait passed ``deadlines.warn_s``
 Fault          where, what: something failed and was dealt with
 Eval           version, accuracy, reward, n, start, distance? ({engine: of its weights to its first ones})
 Checkpoint     step, version
-RunEnd         reason, ledger {submitted, trained, rejected, filtered, failed, cancelled, open}
+RunEnd         reason, ledger {submitted, trained, rejected, filtered, failed, cancelled, open},
+               late? {promised, in_time, returned, dropped, pending}
 =============  ===================================================================================================
 """
 

@@ -56,6 +56,7 @@ class Feeder:
             ready=self._group_ready,
             failed=self._group_failed,
             fatal=fatal,
+            promised=parts.late.promised if parts.late is not None else None,
         )
 
     @property
@@ -172,6 +173,8 @@ class Feeder:
         if training:
             tokens = sum(t.policy_tokens for group in self.training for t in group.trajectories)
             self._p.log.emit("TrajEnd", traj=training, ending="cancelled", reason=reason, tokens=tokens)
+        if self._p.late is not None:
+            self._p.late.abandon(reason)
 
 
 def _most(reasons: Counter[str]) -> str:

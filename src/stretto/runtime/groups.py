@@ -34,7 +34,7 @@ class Groups:
     ``make_client(trajectory, group, engine, pin, replay)`` builds a client; ``ended()`` hears of each trajectory
     that stops running, whatever became of it; ``ready(group)`` takes a finished one;
     ``failed(group_id, reason, why)`` hears of a group that trains nothing, and why how many of its members failed;
-    ``fatal(error)`` ends the run.
+    ``fatal(error)`` ends the run; ``promised(task, trajectory)`` hears of one that waits for a late reward.
     """
 
     def __init__(
@@ -50,7 +50,9 @@ class Groups:
         ready: Callable[[Group], None],
         failed: Callable[[int, str, Counter[str]], None],
         fatal: Callable[[BaseException], None],
+        promised: Callable[[Task, Trajectory], None] | None = None,
     ) -> None:
+        self._promised = promised
         self._env, self._limits, self._rule, self._log = env, limits, rule, log
         self._version, self._make_client = version, make_client
         self._ended, self._ready, self._failed, self._fatal = ended, ready, failed, fatal
@@ -170,6 +172,13 @@ class Groups:
         elif not tokens:
             self._lose(group, member, "no policy token", 0)
         else:
+            if trajectory.late:
+                if self._promised is None:
+                    raise ConfigError(
+                        f"environment {type(self._env).__name__}: trajectory {trajectory.id} promises a late reward, "
+                        "but the objective takes none. Use objective.name = 'rac', or let it finish with late=False"
+                    )
+                self._promised(group.task, trajectory)
             self._maybe_close(group)
 
     def _leave_out(self, trajectory: Trajectory, bad: NDArray[np.bool_], engine: str) -> None:

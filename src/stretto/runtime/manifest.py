@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ from safetensors.numpy import load, save
 from stretto.config.schema import RunConfig
 from stretto.errors import CheckpointError, StrettoError
 from stretto.pool.columns import Columns, pack, pack_completions, unpack, unpack_completions
+from stretto.pool.late import FRESH, Promise
 from stretto.runtime.members import RunningGroup, snapshot_member
 from stretto.trajectory import Completion, Group, Trajectory
 
-FORMAT = 1
+FORMAT = 2
+"""2: late rewards."""
 _FINISH = ("stop", "length", "aborted")
 _NAME = re.compile(r"step-(\d+)(?:\.(\d+))?$")
 
@@ -49,6 +51,8 @@ class Snapshot:
     running: list[RunningGroup]
     partials: dict[int, Completion]
     keep_partial: bool
+    late: list[Promise] = field(default_factory=list)
+    late_counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,10 @@ class Restored:
     learner_dir: Path
     ready: list[Group]
     running: list[SavedGroup]
+    late: list[Promise]
+    """Trajectories that wait for their late reward; those that haven't trained are members of the groups above."""
+    late_counts: dict[str, int]
+    """What became of all the others; empty if the objective takes no late rewards."""
 
 
 async def save_checkpoint(
@@ -135,6 +143,11 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
             for g in state.ready
         ],
         "running": running,
+        "late": [
+            {"trajectory": p.trajectory.id, "since": p.since, "trained_at": p.trained_at, "reward": p.reward}
+            for p in state.late
+        ],
+        "late_counts": state.late_counts,
     }
     partial = pack_completions(saved_members)
     if saved_members:
@@ -143,6 +156,7 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
         "ready.safetensors": pack([t for g in state.ready for t in g.trajectories]),
         "done.safetensors": pack(done),
         "partial.safetensors": partial,
+        "late.safetensors": pack([p.trajectory for p in state.late if p.trained_at != FRESH]),
     }
     return arrays, manifest
 
@@ -219,15 +233,20 @@ def load_checkpoint(path: Path) -> Restored:
         if "finish" in partial_columns:
             partial_columns["finish"] = np.array([_FINISH[i] for i in partial_columns["finish"]])
         partials = [c for _, c in unpack_completions(partial_columns)]
+        groups = [_group(entry, ready) for entry in manifest["ready"]]
+        running = [_saved_group(entry, done, partials) for entry in manifest["running"]]
         return Restored(
             version=manifest["version"],
             next_task=manifest["next_task"],
             clock_s=manifest["clock_s"],
             offsets=manifest["offsets"],
             learner_dir=path / "learner",
-            ready=[_group(entry, ready) for entry in manifest["ready"]],
-            running=[_saved_group(entry, done, partials) for entry in manifest["running"]],
-        )
+            ready=groups,
+            running=running,
+            late=_late(path, manifest.get("late", []), [t for g in groups for t in g.trajectories]
+                       + [t for g in running for t in g.done]),
+            late_counts=manifest.get("late_counts", {}),
+        )  # fmt: skip
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} can't be read: {type(error).__name__}: {error}. {_other(path)}") from error
 
@@ -261,6 +280,13 @@ def _other(path: Path) -> str:
 def _group(entry: dict[str, Any], trajectories: list[Trajectory]) -> Group:
     members = [trajectories.pop(0) for _ in range(entry["size"])]
     return Group(entry["id"], members, entry["version"], entry["complete"])
+
+
+def _late(path: Path, entries: list[dict[str, Any]], untrained: list[Trajectory]) -> list[Promise]:
+    if not entries:  # format 1 has no such file
+        return []
+    known = {t.id: t for t in [*untrained, *unpack(load((path / "late.safetensors").read_bytes()))]}
+    return [Promise(known[e["trajectory"]], e["since"], e["trained_at"], e["reward"]) for e in entries]
 
 
 def _saved_group(entry: dict[str, Any], done: list[Trajectory], partials: list[Completion]) -> SavedGroup:

@@ -198,7 +198,8 @@ class Orchestrator:
         view = self._p.view
         endings = ("submitted", "trained", "rejected", "filtered", "failed", "cancelled")
         ledger = {name: view.ledger[name] for name in endings}
-        self._p.log.emit("RunEnd", reason=reason, ledger={**ledger, "open": view.open})
+        late = {} if self._p.late is None else {"late": self._p.late.queue.counts}
+        self._p.log.emit("RunEnd", reason=reason, ledger={**ledger, "open": view.open}, **late)
         self._p.log.flush()
 
     async def _close(self) -> None:

@@ -14,6 +14,7 @@ from stretto.envs.base import Environment
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
+from stretto.runtime.late import LateRewards
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, LearnerHandle, Stepped
 from stretto.trajectory import Group
@@ -47,6 +48,8 @@ class Parts:
     top_logp: int = 0
     """Likeliest tokens that the engines record per position; ``draws``: independent draws."""
     draws: int = 0
+    late: LateRewards | None = None
+    """Rewards that come after their trajectory, where the objective takes them."""
 
 
 @dataclass(slots=True)

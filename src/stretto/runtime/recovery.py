@@ -21,6 +21,8 @@ async def checkpoint(p: Parts, feeder: Feeder) -> None:
         return {request: completion for part in found for request, completion in part.items()}
 
     def snapshot(parts: dict[int, Any]) -> Snapshot:
+        if p.late is not None:
+            p.late.settle()
         p.log.emit("Checkpoint", step=p.view.version, version=p.view.version)
         p.log.flush(sync=True)
         return Snapshot(
@@ -32,6 +34,8 @@ async def checkpoint(p: Parts, feeder: Feeder) -> None:
             running=list(feeder.groups.running.values()),
             partials=parts,
             keep_partial=keep_partial,
+            late=p.late.queue.promises() if p.late is not None else [],
+            late_counts=p.late.queue.counts if p.late is not None else {},
         )
 
     await save_checkpoint(p.out / "checkpoints", p.learner.save, partials, snapshot, p.config)
@@ -40,6 +44,9 @@ async def checkpoint(p: Parts, feeder: Feeder) -> None:
 def restore_groups(p: Parts, feeder: Feeder, restored: Restored) -> None:
     """Put the ready groups back into the pool and let the unfinished ones go on."""
     engines = {engine.name: engine for engine in p.engines}
+    if restored.late_counts:
+        assert p.late is not None, "a resumed run keeps its objective"
+        p.late.restore(restored.late, restored.late_counts)
     for group in restored.ready:
         feeder.pool.add(group)
     excess = _excess(p, restored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,10 @@ class Trainer:
         if len(p.rules.train_mode.chunks(p.view, [g.id for g in groups])) != 1:
             raise ConfigError("control.train_mode asks for several portions; this learner takes a batch whole")
         staleness = _staleness(columns, version, c.lag_bound)
+        late: dict[str, Any] = {}
+        tokens = int(columns["mask"].sum())
+        if p.late is not None:
+            columns, late = p.late.join(columns, version)
         # only now: what may go wrong before finds the groups in the pool
         feeder = self._feeder
         feeder.training = feeder.pool.take([g.id for g in groups])
@@ -79,14 +84,17 @@ class Trainer:
             version=version,
             groups=[g.id for g in groups],
             traj=[t.id for t in trajectories],
-            tokens=int(columns["mask"].sum()),
+            tokens=tokens,
             staleness=staleness,
+            **late,
         )
         self._feeder.wake()
         stepped = await p.learner.step(columns, self._publisher.free_slot(version + 1))
         for engine in p.engines:
             engine.flush_busy()
         p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
+        if p.late is not None:
+            p.late.step_ended([t.id for t in trajectories], version, stepped.skipped)
         if stepped.skipped:
             self._skipped(trajectories, stepped)
         elif stepped.staging is not None:
