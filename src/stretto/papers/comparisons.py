@@ -70,7 +70,7 @@ COMPARISONS: dict[str, Contest] = {
     "entr": Contest(
         {
             "ENTR": Arm("entr", {"tau": TAU}),
-            "GRPO": GRPO,
+            "GRPO": Arm("grpo", {"clip_high": 0.28}),
             "IcePop": Arm("icepop"),
             "KPop": Arm("icepop", {"region": "bernoulli-kl"}),
         },
