@@ -21,9 +21,11 @@ from stretto.envs.base import Environment
 from stretto.envs.build import build_environment, scoring_imports
 from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.errors import ConfigError
+from stretto.learner.old_policy.choice import DURING_ROLLOUT, route_of
 from stretto.objectives import get
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.samples import sample_of, write_evaluation, write_samples
+from stretto.pool.scored import Scored
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
@@ -111,13 +113,15 @@ def _late(config: RunConfig, env: Environment, log: EventLog, scoring: Any) -> L
     return late
 
 
-def _recorded(job: Job) -> dict[str, int]:
-    """How many alternatives to each sampled token the engines record."""
+def _recorded(job: Job) -> dict[str, Any]:
+    """What is recorded of each sampled token: alternatives to it by the engines, old log-probabilities by whom."""
     if job.model_dir is None:  # simulated: no tokens, only numbers of them
         return {}
     objective = get(job.config.objective.name, **job.config.objective.options)
     top_logp, draws = recorded(job.config, objective, job.model_dir)
-    return {"top_logp": top_logp, "draws": draws}
+    route = route_of(job.config.learner.old_policy, objective)
+    scored = Scored() if route in DURING_ROLLOUT else None
+    return {"top_logp": top_logp, "draws": draws, "old_route": route, "scored": scored}
 
 
 def slice_size(job: Job) -> int | None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import CheckpointError
+from stretto.errors import CheckpointError, InvariantError
 
 
 class ModelledResult:
@@ -30,6 +30,10 @@ class ModelledLearner:
         """The next version."""
         self.version += 1
         return ModelledResult(self.version)
+
+    def score(self, columns: Any, before: int) -> Any:
+        """There is nothing to score."""
+        raise InvariantError("a modelled learner has no policy that could score segments")
 
     def weights(self) -> dict[str, Any]:
         """None to publish."""

@@ -86,6 +86,11 @@ class RolloutClient:
         self._transcript = Transcript(self.trajectory, self.group)
         return self._transcript
 
+    @property
+    def written(self) -> Transcript | None:
+        """The transcript, once the environment has asked for it."""
+        return self._transcript
+
     async def generate(self, transcript: Transcript, **overrides: Any) -> Completion:
         """Let the policy continue the transcript."""
         if transcript is not self._transcript:

@@ -51,6 +51,7 @@ class Snapshot:
     running: list[RunningGroup]
     partials: dict[int, Completion]
     keep_partial: bool
+    scored: Columns | None
     late: list[Promise] = field(default_factory=list)
     late_counts: dict[str, int] = field(default_factory=dict)
 
@@ -78,6 +79,8 @@ class Restored:
     learner_dir: Path
     ready: list[Group]
     running: list[SavedGroup]
+    scored: Columns | None
+    """What an old-policy route had scored (``stretto.pool.scored``)."""
     late: list[Promise]
     """Trajectories that wait for their late reward; those that haven't trained are members of the groups above."""
     late_counts: dict[str, int]
@@ -156,6 +159,7 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
         "ready.safetensors": pack([t for g in state.ready for t in g.trajectories]),
         "done.safetensors": pack(done),
         "partial.safetensors": partial,
+        **({} if state.scored is None else {"scored.safetensors": state.scored}),
         "late.safetensors": pack([p.trajectory for p in state.late if p.trained_at != FRESH]),
     }
     return arrays, manifest
@@ -241,6 +245,8 @@ def load_checkpoint(path: Path) -> Restored:
             clock_s=manifest["clock_s"],
             offsets=manifest["offsets"],
             learner_dir=path / "learner",
+            scored=dict(load((path / scored).read_bytes())) if (scored := "scored.safetensors") in manifest["files"]
+            else None,
             ready=groups,
             running=running,
             late=_late(path, manifest.get("late", []), [t for g in groups for t in g.trajectories]

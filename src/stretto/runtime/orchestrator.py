@@ -106,6 +106,7 @@ class Orchestrator:
         if reason != "interrupted":
             self._feeder.abandon("the run is over")
         await self._publisher.settled()
+        await self._trainer.settled()
         if p.evaluator is not None and reason != "interrupted":
             await self._evaluate()
         await checkpoint(p, self._feeder)
@@ -147,6 +148,7 @@ class Orchestrator:
                 return "interrupted" if self._trainer.stopping else "data exhausted"
             version, more = p.view.version, p.view.version < p.max_steps
             if more and c.save_every and version % c.save_every == 0:
+                await self._trainer.settled()
                 await checkpoint(p, self._feeder)
             if more and p.evaluator is not None and c.eval.every and version % c.eval.every == 0:
                 await self._evaluate()
@@ -203,6 +205,7 @@ class Orchestrator:
         self._p.log.flush()
 
     async def _close(self) -> None:
+        self._trainer.close()
         parts: list[Any] = [*self._engines.values(), self._p.learner, self._p.scoring]
         await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
 

@@ -11,6 +11,7 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules
 from stretto.control.view import View
 from stretto.envs.base import Environment
+from stretto.pool.scored import Scored
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
@@ -48,6 +49,10 @@ class Parts:
     top_logp: int = 0
     """Likeliest tokens that the engines record per position; ``draws``: independent draws."""
     draws: int = 0
+    old_route: str | None = None
+    """Who fills in old log-probabilities, where the objective uses them."""
+    scored: Scored | None = None
+    """What such a route scored during rollouts, if it is one that does."""
     late: LateRewards | None = None
     """Rewards that come after their trajectory, where the objective takes them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from stretto.runtime.feeder import Feeder
@@ -34,6 +35,7 @@ async def checkpoint(p: Parts, feeder: Feeder) -> None:
             running=list(feeder.groups.running.values()),
             partials=parts,
             keep_partial=keep_partial,
+            scored=None if p.scored is None else p.scored.pack(),
             late=p.late.queue.promises() if p.late is not None else [],
             late_counts=p.late.queue.counts if p.late is not None else {},
         )
@@ -47,6 +49,8 @@ def restore_groups(p: Parts, feeder: Feeder, restored: Restored) -> None:
     if restored.late_counts:
         assert p.late is not None, "a resumed run keeps its objective"
         p.late.restore(restored.late, restored.late_counts)
+    if p.scored is not None and restored.scored is not None:
+        p.scored.restore(restored.scored, _kept(restored))
     for group in restored.ready:
         feeder.pool.add(group)
     excess = _excess(p, restored)
@@ -76,3 +80,12 @@ def _excess(p: Parts, restored: Restored) -> set[int]:
     groups = [(g.version_dispatch, g.id) for g in restored.ready] + [(g.version, g.id) for g in restored.running]
     trainable = p.config.prompts_per_step * max(0, p.max_steps - restored.version)
     return {group for _, group in sorted(groups)[trainable:]}
+
+
+def _kept(restored: Restored) -> Iterator[int]:
+    """Trajectories that have tokens after the resume; the others start over."""
+    for group in restored.ready:
+        yield from (t.id for t in group.trajectories)
+    for saved in restored.running:
+        yield from (t.id for t in saved.done)
+        yield from (i for i, completions in saved.open.items() if completions)

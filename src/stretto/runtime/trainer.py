@@ -12,6 +12,7 @@ from stretto.pool.columns import Columns, concatenate
 from stretto.runtime.feeder import Feeder
 from stretto.runtime.parts import Parts
 from stretto.runtime.publish import Publisher
+from stretto.runtime.segments import Segments
 from stretto.runtime.workers.base import Stepped
 from stretto.trajectory import Group, Trajectory
 
@@ -22,6 +23,9 @@ class Trainer:
     def __init__(self, parts: Parts, feeder: Feeder, publisher: Publisher) -> None:
         self._p, self._c, self._feeder, self._publisher = parts, parts.config, feeder, publisher
         self._loop = asyncio.get_running_loop()
+        self._segments = None if parts.scored is None else Segments(parts, parts.scored, feeder, publisher)
+        self._stall_s = 0.0
+        """How long the next step has waited for old log-probabilities."""
         self.stopping = False
 
     def stop(self) -> None:
@@ -29,6 +33,16 @@ class Trainer:
         self.stopping = True
         self._feeder.is_open = False
         self._feeder.changed.set()
+
+    async def settled(self) -> None:
+        """Wait until nothing is being scored."""
+        if self._segments is not None:
+            await self._segments.settled()
+
+    def close(self) -> None:
+        """The run is over."""
+        if self._segments is not None:
+            self._segments.cancel()
 
     async def step(self) -> bool:
         """One step; False: there is no further batch (stopped, or the data is exhausted)."""
@@ -51,6 +65,11 @@ class Trainer:
                 return None
             self._feeder.reject()
             ids = p.rules.batch.form(p.view)
+            if ids is not None and self._segments is not None and self._segments.busy:
+                start = self._loop.time()
+                await self._segments.settled()
+                self._stall_s += self._loop.time() - start
+                continue
             if ids is not None:
                 return list(ids)
             feeder = self._feeder
@@ -89,9 +108,16 @@ class Trainer:
             **late,
         )
         self._feeder.wake()
+        if self._segments is not None:
+            columns = self._segments.column(columns)
         stepped = await p.learner.step(columns, self._publisher.free_slot(version + 1))
         for engine in p.engines:
             engine.flush_busy()
+        if self._segments is not None and not stepped.skipped:
+            self._stall_s += await self._segments.interrupt(stepped.version)
+        if p.old_route is not None and not stepped.skipped:
+            stepped.metrics["old_policy/stall_s"] = self._stall_s + stepped.fill_s
+            self._stall_s = 0.0
         p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
         if p.late is not None:
             p.late.step_ended([t.id for t in trajectories], version, stepped.skipped)
@@ -99,6 +125,8 @@ class Trainer:
             self._skipped(trajectories, stepped)
         elif stepped.staging is not None:
             self._publisher.offer(stepped.version, stepped.staging)
+            if self._segments is not None:
+                await self._segments.published(stepped.version)
         feeder.training = []
         # what only records comes after the next batch is on its way
         self._loop.call_soon(p.on_step, version, groups, stepped)

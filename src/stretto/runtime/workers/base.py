@@ -52,6 +52,8 @@ class Stepped:
     reason: str | None = None
     ratio: Any = None
     """[tokens of the batch] current over behaviour probability at the start of the step; NaN where it isn't known."""
+    fill_s: float = 0.0
+    """How long the step waited for old log-probabilities."""
 
 
 class LearnerHandle(Protocol):
@@ -61,6 +63,11 @@ class LearnerHandle(Protocol):
 
     async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> Stepped:
         """Train on a batch; on success the new weights will be staged in ``slot``, which needn't be free before."""
+        ...
+
+    async def score(self, columns: Columns, before: int) -> Any:
+        """Log-probability at its own version of each policy token of these segments, flat; versions below ``before``
+        have ended."""
         ...
 
     async def stage(self, slot: int) -> Any:
@@ -235,6 +242,11 @@ class EngineHandle:
 
     async def partials(self) -> dict[int, Completion]:
         """What running requests have sampled so far, by request id."""
+        raise NotImplementedError
+
+    async def made(self, pause: bool) -> dict[int, Completion]:
+        """``partials``, once everything that finished before them is delivered. ``pause``: it samples nothing more
+        until it loads weights."""
         raise NotImplementedError
 
     async def distance(self) -> float:

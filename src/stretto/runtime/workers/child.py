@@ -132,6 +132,7 @@ class _EngineProcess(_Process):
         )
         self.steps = spec["engine"].steps_per_advance
         self.pending_load: tuple[int | None, int, Any, str] | None = None
+        self.paused = False
         self.spans: list[list[float]] = []
         self.first: list[int] = []
         self.phase("serving requests")
@@ -152,11 +153,12 @@ class _EngineProcess(_Process):
 
     @property
     def has_work(self) -> bool:
-        return self.engine.has_work or (self.pending_load is not None and not self.engine.running)
+        loads = self.pending_load is not None and not self.engine.running
+        return loads or (self.engine.has_work and not self.paused)
 
     def advance(self) -> None:
         """At most ``steps`` decode steps; report what finished."""
-        if not self.engine.has_work:
+        if self.paused or not self.engine.has_work:
             return
         start = time.monotonic()
         report = self.engine.advance(self.steps)
@@ -193,7 +195,8 @@ class _EngineProcess(_Process):
             self.engine.abort(message[1])
         elif kind == "release":
             self.engine.release(message[1])
-        elif kind == "partials":
+        elif kind in ("partials", "pause"):
+            self.paused = self.paused or kind == "pause"
             self.answer(pack_completions(list(self.engine.partials().items())))
         elif kind == "distance":
             self.answer(self.engine.distance_to_initial())
@@ -220,6 +223,7 @@ class _EngineProcess(_Process):
         finally:
             self.engine.hold_admission(False)
         aborted = self.engine.load(staged.version, weights, in_flight)
+        self.paused = False
         self.report(aborted)
         self.answer((self.engine.version, start))
 
@@ -251,13 +255,16 @@ class _LearnerProcess(_Process):
                     result = self.learner.step(message[1])
                     self.stepped = not result.skipped
                     self.answer(
-                        Stepped(result.version, result.skipped, result.metrics, None, result.reason, result.ratio)
-                    )
+                        Stepped(result.version, result.skipped, result.metrics, None, result.reason, result.ratio,
+                                result.fill_s)
+                    )  # fmt: skip
                 elif kind == "slot":
                     if self.stepped:  # while the parent prepares the next batch
                         self.stepped, before = False, time.monotonic()
                         staged = self.stage(message[1])
                         self.wire.send(("staged", Staging(staged, time.monotonic() - before)))
+                elif kind == "score":
+                    self.answer(self.learner.score(message[1], message[2]))
                 elif kind == "stage":
                     self.answer(self.stage(message[1]))
                 elif kind == "save":

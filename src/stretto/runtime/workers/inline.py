@@ -28,6 +28,8 @@ class PassiveLearner(Protocol):
 
     def step(self, columns: Columns) -> Any: ...
 
+    def score(self, columns: Columns, before: int) -> Any: ...
+
     def weights(self) -> dict[str, Any]: ...
 
     def save(self, directory: Path) -> None: ...
@@ -44,6 +46,8 @@ class InlineEngine(EngineHandle):
         super().__init__(name, log)
         self._engine, self._costs, self._steps = engine, costs, steps_per_advance
         self._work = asyncio.Event()
+        self._advancing = asyncio.Lock()
+        self._paused = False
         self._loads: list[tuple[asyncio.Future[Loaded], int, dict[str, Any], str]] = []
         self._driver = asyncio.get_running_loop().create_task(self._drive(), name=f"{name} driver")
 
@@ -76,6 +80,12 @@ class InlineEngine(EngineHandle):
         """What running requests have sampled so far."""
         return self._engine.partials()
 
+    async def made(self, pause: bool) -> dict[int, Completion]:
+        """``partials`` between two advances; ``pause``: the next one comes after ``load``."""
+        async with self._advancing:
+            self._paused = self._paused or pause
+            return self._engine.partials()
+
     async def distance(self) -> float:
         """Relative L2 distance of its weights to the first ones."""
         return float(self._engine.distance_to_initial())  # type: ignore[attr-defined]
@@ -104,9 +114,14 @@ class InlineEngine(EngineHandle):
 
     @property
     def _has_work(self) -> bool:
-        return self._engine.has_work
+        return self._engine.has_work and not self._paused
 
     async def _advance(self) -> None:
+        async with self._advancing:
+            if self._has_work:  # it may have been paused while this waited
+                await self._advance_once()
+
+    async def _advance_once(self) -> None:
         loop = asyncio.get_running_loop()
         start = loop.time()
         report: Report = self._engine.advance(self._steps)
@@ -125,6 +140,7 @@ class InlineEngine(EngineHandle):
             self._engine.hold_admission(False)
         start = loop.time()
         aborted = self._engine.load(version, weights, in_flight)
+        self._paused = False
         await asyncio.sleep(self._costs.publish_s if self._costs is not None else 0)
         self.deliver(aborted)
         self.opened(version)
@@ -154,18 +170,28 @@ class InlineLearner:
         if not result.skipped:  # now: this class may be in its next step when somebody awaits it
             staging = asyncio.get_running_loop().create_future()
             staging.set_result(Staging(await self.stage(free), 0.0))
+        fill_s = getattr(result, "fill_s", 0.0) if self._costs is None else self._costs.forward_s(_filled(result))
         return Stepped(
-            result.version, result.skipped, result.metrics, staging, result.reason, getattr(result, "ratio", None)
-        )
+            result.version, result.skipped, result.metrics, staging, result.reason, getattr(result, "ratio", None),
+            fill_s,
+        )  # fmt: skip
 
     async def _step(self, columns: Columns) -> Any:
         result = self._learner.step(columns)
         if self._costs is not None:
-            await asyncio.sleep(self._costs.step_s(int(columns["length"].sum())))
+            filling_s = self._costs.forward_s(_filled(result))
+            await asyncio.sleep(self._costs.step_s(int(columns["length"].sum())) + filling_s)
         else:
             for _ in range(2):  # a timer that came due meanwhile fires after the first
                 await asyncio.sleep(0)
         return result
+
+    async def score(self, columns: Columns, before: int) -> Any:
+        """Score segments. In virtual time a forward pass over them, beside a step if there is one."""
+        scored = self._learner.score(columns, before)
+        if self._costs is not None:
+            await asyncio.sleep(self._costs.forward_s(int(columns["length"].sum())))
+        return scored
 
     async def stage(self, slot: int) -> tuple[int, dict[str, Any]]:
         """(version, copies of the current weights)."""
@@ -186,3 +212,8 @@ class InlineLearner:
 
     async def close(self) -> None:
         """Nothing to end."""
+
+
+def _filled(result: Any) -> int:
+    """Tokens that a step read only to fill in old log-probabilities."""
+    return int(getattr(result, "fill_tokens", 0))

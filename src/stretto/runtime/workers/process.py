@@ -103,6 +103,17 @@ class ProcessEngine(EngineHandle):
             raise
         return dict(unpack_completions(columns))
 
+    async def made(self, pause: bool) -> dict[int, Completion]:
+        """``partials``, and all that came before them is delivered; ``pause``: it goes on after ``load``."""
+        if pause:
+            columns = await self._child.ask(("pause",), "its partial rollouts", self._publish_s, "publish_s")
+            found = dict(unpack_completions(columns))
+        else:
+            found = await self.partials()
+        while self._arrived:
+            await asyncio.sleep(0)
+        return found
+
     async def distance(self) -> float:
         """Relative L2 distance of its weights to the first ones."""
         return float(await self._child.ask(("distance",), "its distance", self._publish_s, "publish_s"))
@@ -240,6 +251,10 @@ class ProcessLearner:
             return answer
         what = f"the learner: staging version {answer.version}"
         return replace(answer, staging=self._waits.on(staged, "the weight update", what, self._step_s, "step_s"))
+
+    async def score(self, columns: Columns, before: int) -> Any:
+        """Score segments."""
+        return await self._ask(("score", columns, before), "scoring segments")
 
     async def stage(self, slot: int) -> Any:
         """Stage the current weights."""
