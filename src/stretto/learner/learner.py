@@ -28,6 +28,7 @@ from stretto.learner.randomness import seeded
 from stretto.learner.scores import Scorer
 from stretto.learner.state import old_policy_tensors, read_state, restore_old_policy, write_state
 from stretto.learner.stepmetrics import batch_metrics
+from stretto.learner.turns import by_turn
 from stretto.models.load import named_weights, save_policy
 from stretto.models.lora import merged_weights, save_lora
 from stretto.objectives.base import Objective
@@ -103,11 +104,13 @@ class Learner:
 
         Raises ``WeightsError`` when a non-finite gradient must stop the run (``on_nonfinite``, ``max_skipped``).
         """
-        batch = TokenBatch.from_columns(columns, self.version, self.scorer.dtype)
+        turns = by_turn(columns) if self.config.rows == "turn" and len(columns["length"]) else None
+        batch = TokenBatch.from_columns(columns if turns is None else turns.columns, self.version, self.scorer.dtype)
         result = self.step_batch(batch)
-        if result.ratio is not None and batch.length is not None:
-            result = replace(result, ratio=result.ratio[batch.inside.numpy()])
-        return result
+        if result.ratio is None or batch.length is None:
+            return result
+        ratio = result.ratio[batch.inside.numpy()]
+        return replace(result, ratio=ratio if turns is None else turns.gathered(ratio, len(columns["tokens"])))
 
     def step_batch(self, batch: TokenBatch) -> StepResult:
         """Train on a batch."""
