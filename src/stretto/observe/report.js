@@ -89,6 +89,12 @@ function curves() {
   chart("pool", (el, w) => lineChart(el, w, { ...common(), y0: 0, height: 210, label: "Pool and in flight", series: [
     { name: "groups ready", color: color("pool"), y: column("pool/size") },
     { name: "trajectories in flight", color: color("engine"), y: column("in_flight"), kind: "thin" }] }));
+  chart("log-ratio", (el, w) => lineChart(el, w, { ...common(), height: 210, label: "Log-ratio of current and behaviour policy", ylabel: "nats", series: ["q05", "q50", "q95"].map(q =>
+    ({ name: q, color: color(q === "q50" ? "learner" : "idle"), y: column("log_ratio/" + q), kind: q === "q50" ? undefined : "thin" })) }));
+  const bins = D.learner_metrics.filter(name => name.startsWith("log_ratio/q95@")).map(name => name.split("@")[1]).sort((a, b) => parseInt(a) - parseInt(b));
+  chart("log-ratio-age", (el, w) => lineChart(el, w, { ...common(), y0: 0, height: 210, label: "Spread of the log-ratio by staleness", ylabel: "nats, 5 % to 95 %", series: bins.map((bin, i) =>
+    ({ name: "staleness " + bin, color: shade(parseInt(bin)), kind: "thin", y: column("log_ratio/q95@" + bin).map((high, k) => high === null ? null : high - S["log_ratio/q05@" + bin][k]) })) }));
+  $("distance-section").hidden = !has("log_ratio/q50");
   health();
 }
 
@@ -96,7 +102,7 @@ const FIXED = ["group/zero_variance_fraction", "length/mean", "truncated", "turn
 const UNIT = { "length/mean": "policy tokens", "time/train": "s per step", "sync/pause_s": "s", "grad_norm": "before clipping",
   "entropy": "nats per token", "off_policy/kl": "nats", "turns/mean": "per trajectory" };
 function health() {
-  const names = [...new Set([...D.learner_metrics, ...FIXED])].filter(has).slice(0, 24);
+  const names = [...new Set([...D.learner_metrics.filter(name => !/^(log_)?ratio\/q/.test(name)), ...FIXED])].filter(has).slice(0, 24);
   $("health-section").hidden = !names.length;
   const box = $("health");
   for (const child of box.querySelectorAll(".chart")) drawn.delete(child);
