@@ -81,6 +81,9 @@ def test_rewards_come_back_as_rows_of_their_own_once_and_in_time(
     assert sorted(trained(events)) == sorted(set(trained(events))), "and each trajectory itself trains once"
     steps = of(events, "StepEnd")
     assert max(e["metrics"]["rac/returned_rows"] for e in steps) > 0
+    assert [e["metrics"]["late/returned"] for e in steps] == np.cumsum(
+        [len(e.get("late", {"traj": []})["traj"]) for e in of(events, "StepStart")]
+    ).tolist()
     assert max(e["metrics"].get("rac/delay/mean", 0) for e in steps) >= 1
 
 
@@ -219,6 +222,42 @@ class Undeclared(Dense):
     promises_late = False  # type: ignore[assignment]
 
 
+def test_a_skipped_step_takes_its_late_rewards_with_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were in its batch: no trajectory comes back twice, and its fresh ones wait for nothing any more."""
+    step, calls = InlineLearner.step, []
+
+    async def poisoned(self: InlineLearner, columns: Any, slot: Any) -> Any:
+        calls.append(columns)
+        if len(calls) == 5:
+            monkeypatch.setattr(self._learner, "_backward", _infinite(self._learner))
+        else:
+            monkeypatch.undo()
+            monkeypatch.setattr(InlineLearner, "step", poisoned)
+        return await step(self, columns, slot)
+
+    monkeypatch.setattr(InlineLearner, "step", poisoned)
+    _, events = rehearse(tmp_path / "run", model, *LONG, "max_steps=8")
+    assert_clean(events)
+    (skipped,) = [e for e in of(events, "StepEnd") if e["skipped"]]
+    start = [e for e in events[: events.index(skipped)] if e["e"] == "StepStart"][-1]
+    (dropped,) = [e for e in of(events, "LateDropped") if e["reason"] == "the step was skipped"]
+    assert start["late"]["traj"]
+    assert sorted(dropped["traj"]) == sorted([*start["traj"], *start["late"]["traj"]])
+
+
+def _infinite(learner: Any) -> Any:
+    backward = learner._backward
+
+    def poisoned(*args: Any) -> Any:
+        out = backward(*args)
+        next(p for p in learner.scorer.model.parameters() if p.grad is not None).grad.fill_(np.inf)
+        return out
+
+    return poisoned
+
+
 def test_a_promise_that_nobody_declared_ends_the_run(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="promises a late reward, but the objective takes none"):
         rehearse(tmp_path / "run", model, f"env.name={__name__}:Undeclared", "env.slow_share=0.5",
@@ -332,21 +371,23 @@ def test_a_run_whose_whole_reward_comes_late_learns(tmp_path: Path) -> None:
     """``reverse`` with nothing but late rewards: the fast part is 0, so all that is learnt comes back."""
     from stretto.launch import launch
 
-    accuracy = {}
+    told: dict[str, list[float]] = {}
     for name, alpha in (("rac", 1.0), ("deaf", 1e-9)):
         config = configure(
-            f"out={tmp_path / name}", "env.name=reverse", "env.letters=4", "env.length=2", "warm_start.hidden=32",
+            f"out={tmp_path / name}", "env.name=reverse", "env.letters=6", "env.length=2", "warm_start.hidden=32",
             "warm_start.layers=1", "warm_start.intermediate=64", "warm_start.accuracy=0.3", "prompts_per_step=16",
             "group_size=4", "max_steps=80", "objective.name=rac", f"objective.alpha={alpha}", "env.slow_share=1",
             "cluster.late.kind=lognormal", "cluster.late.mean=3", "cluster.step_base_s=1", "learner.lr=2e-3",
-            "sampling.max_new_tokens=4", "engine.max_tokens=16", "eval={tasks=50, at_start=true}", "lag_bound=2",
+            "sampling.max_new_tokens=4", "engine.max_tokens=16", "lag_bound=2",
         )  # fmt: skip
         launch(config, "rehearse")
         result = check_run(tmp_path / name)
         assert not result.violations
         events = read_events(tmp_path / name / "events.jsonl")
         assert ends(events)["returned"] > 1000
-        accuracy[name] = [e["accuracy"] for e in of(events, "Eval")]
-    print(accuracy)
-    assert accuracy["rac"][-1] > accuracy["rac"][0] + 0.2
-    assert accuracy["rac"][-1] > accuracy["deaf"][-1] + 0.2
+        assert {e["reward"] for e in of(events, "TrajDone")} == {0.0}, "the fast reward tells nothing"
+        told[name] = [e["reward"] for e in of(events, "LateMatured")]
+    first, last = (float(np.mean(told["rac"][part])) for part in (slice(500), slice(-500, None)))
+    assert last > first + 0.2, (first, last)
+    assert last > float(np.mean(told["deaf"][-500:])) + 0.2
+    print({name: [round(float(np.mean(x)), 3) for x in np.array_split(told[name], 6)] for name in told})

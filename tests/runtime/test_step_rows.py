@@ -23,6 +23,7 @@ from stretto.learner.learner import Learner
 from stretto.learner.turns import by_turn
 from stretto.objectives import get
 from stretto.pool.columns import pack
+from stretto.pool.late import LateQueue, Promise, with_late
 from stretto.trajectory import Trajectory
 
 from . import runs
@@ -101,6 +102,18 @@ def test_nothing_is_lost_or_told_twice(shapes: list[list[tuple[bool, int]]]) -> 
     gathered = turns.gathered(rows["logp_behavior"], len(whole["mask"]))
     np.testing.assert_array_equal(gathered[whole["mask"]], whole["logp_behavior"][whole["mask"]])
     assert np.isnan(gathered[~whole["mask"]]).all()
+
+
+def test_rows_that_come_back_for_a_late_reward_are_split_too() -> None:
+    queue = LateQueue(9)
+    queue.add(Promise(TALK, 0.0))
+    queue.take([4])
+    queue.step_ended([4], 1)
+    queue.mature(4, 0.75)
+    rows = by_turn(with_late(pack([trajectory(9, (False, 1), (True, 2))]), queue.take([9]))).columns
+    assert rows["trajectory"].tolist() == [9, 4, 4, 4]
+    assert rows["trained_at"].tolist() == [-1, 1, 1, 1]
+    np.testing.assert_array_equal(rows["reward_slow"], [np.nan, 0.75, 0.75, 0.75])
 
 
 def talks(groups: int = 3) -> list[Trajectory]:

@@ -141,12 +141,14 @@ class LateRewards:
             "tokens": sum(p.trajectory.policy_tokens for p in back),
         }}  # fmt: skip
 
-    def step_ended(self, fresh: Collection[int], version: int, skipped: bool) -> None:
-        """The step that started at ``version`` is over; ``skipped``: its batch is lost."""
+    def step_ended(self, fresh: Collection[int], version: int, skipped: bool) -> dict[str, float]:
+        """The step that started at ``version`` is over; ``skipped``: its batch is lost. Returns the ledger so far as
+        metrics ``late/<count>``."""
         if skipped:
             self._log_dropped(self.queue.step_failed(fresh), "the step was skipped")
         else:
             self.queue.step_ended(fresh, version)
+        return {f"late/{name}": float(count) for name, count in self.queue.counts.items()}
 
     # endings
 

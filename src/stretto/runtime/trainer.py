@@ -118,9 +118,9 @@ class Trainer:
         if p.old_route is not None and not stepped.skipped:
             stepped.metrics["old_policy/stall_s"] = self._stall_s + stepped.fill_s
             self._stall_s = 0.0
-        p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
         if p.late is not None:
-            p.late.step_ended([t.id for t in trajectories], version, stepped.skipped)
+            stepped.metrics.update(p.late.step_ended([t.id for t in trajectories], version, stepped.skipped))
+        p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
         if stepped.skipped:
             self._skipped(trajectories, stepped)
         elif stepped.staging is not None:
