@@ -98,13 +98,13 @@ def test_quick_runs_are_short_and_the_outcome_keeps_its_own_checks() -> None:
 
 
 @pytest.mark.slow
-def test_uncorrected_grpo_collapses_at_lag_32_where_capped_groups_hold() -> None:
+def test_uncorrected_grpo_collapses_at_lag_64_where_capped_groups_hold() -> None:
     """The setting that all comparisons share does what it is there for; seeds other than those it was found with."""
     from stretto.objectives import get
 
-    seeds = range(10, 15)
+    seeds = range(30, 35)
     runs = {
-        name: [train(World(**WORLD, seed=s), get(name, **o), Plan(**PLAN, lag=32), seed=s) for s in seeds]
+        name: [train(World(**WORLD, seed=s), get(name, **o), Plan(**PLAN, lag=64), seed=s) for s in seeds]
         for name, o in (("reinforce", {"std": True}), ("gmc-grpo", {}))
     }
     plain, capped = (np.mean([collapsed(c) for c in runs[name]]) for name in ("reinforce", "gmc-grpo"))
