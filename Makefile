@@ -31,6 +31,7 @@ lint: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/objectives.py
 
 benchmarks: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
