@@ -21,9 +21,13 @@ def test_a_single_epoch_at_lag_0_is_ppo(monkeypatch: pytest.MonkeyPatch) -> None
     assert four.passed is None
 
 
+def test_windows_from_ppos_policies_are_ppos_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sat, "STEPS", 12)
+    whole, _ = sat.learn("ppo", 2, 1.0, seed=5)
+    assert sat.paired(2, 1.0, seed=5)["ppo"] == pytest.approx(whole.kl[2::3].mean(), rel=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 100])
-def test_the_experiment_passes_where_staleness_is_more_than_one_step(seed: int) -> None:
-    failed = {check.name for check in sat.reproduce(Settings(first_seed=seed)).checks if check.passed is False}
-    # at lag 1 the kernels' effect is smaller than the difference between runs whose policies have parted
-    assert failed <= {"KL(mu||pi) at lag 1"}
+def test_the_experiment_passes(seed: int) -> None:
+    assert sat.reproduce(Settings(first_seed=seed)).passed

@@ -7,7 +7,7 @@ objective is a real one of ``stretto.objectives``; contexts and sampling noise a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -65,12 +65,13 @@ class Curve:
     sequences in nats at the start of the step; ``moved`` [steps]: share of the policy tokens through whose
     log-probability the loss has a gradient (the rest is masked, clipped, or has no advantage). ``diverged``: the
     step after which the weights weren't finite, None if they stayed so; from there on J is the uniform policy's, and
-    kl and moved are NaN."""
+    kl and moved are NaN. ``weights`` [vocabulary, features]: the last ones."""
 
     j: Floats
     kl: Floats
     moved: Floats
     diverged: int | None = None
+    weights: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     @property
     def final(self) -> float:
@@ -91,24 +92,40 @@ def source(step: int, lag: int, refresh: Refresh = "constant") -> int:
     return step // lag * lag if lag else step
 
 
-def train(world: World, objective: Any, plan: Plan | None = None, *, seed: int = 0, **changes: Any) -> Curve:
-    """Learn in ``world`` with ``objective`` by ``plan`` (default: ``Plan()``), with ``changes`` of its fields."""
+def train(
+    world: World,
+    objective: Any,
+    plan: Plan | None = None,
+    *,
+    seed: int = 0,
+    start: Tensor | None = None,
+    first_step: int = 0,
+    **changes: Any,
+) -> Curve:
+    """Learn in ``world`` with ``objective`` by ``plan`` (default: ``Plan()``), with ``changes`` of its fields.
+
+    ``start`` and ``first_step``: go on from these weights as the run of this seed does from that step, with a fresh
+    optimizer; the sampler holds ``start`` until it is refreshed.
+    """
     plan = replace(plan or Plan(), **changes)
     loop = _Loop(world, objective, plan, seed)
+    if start is not None:
+        loop.weights.data.copy_(start)
     kept: dict[int, tuple[Floats, Floats]] = {}  # version -> the engine's and the trainer's log-probabilities
     j, kl, moved = np.full(plan.steps + 1, world.chance), np.full(plan.steps, np.nan), np.full(plan.steps, np.nan)
-    for step in range(plan.steps):
+    for index in range(plan.steps):
+        step = first_step + index
         now = loop.policy()
         kept[step] = (world.engine(now, step, seed), now)
-        version = source(step, plan.lag, plan.refresh)
+        version = max(source(step, plan.lag, plan.refresh), first_step)
         for old in [v for v in kept if v < version]:
             del kept[old]
-        j[step], kl[step] = loop.score(now), world.divergence(kept[version][0], now)
-        moved[step] = loop.step(step, version, *kept[version], now)
+        j[index], kl[index] = loop.score(now), world.divergence(kept[version][0], now)
+        moved[index] = loop.step(step, version, *kept[version], now)
         if not torch.isfinite(loop.weights).all():
-            return Curve(j, kl, moved, step)
+            return Curve(j, kl, moved, index, loop.weights.detach())
     j[plan.steps] = loop.score(loop.policy())
-    return Curve(j, kl, moved)
+    return Curve(j, kl, moved, None, loop.weights.detach().clone())
 
 
 class _Loop:
