@@ -107,6 +107,13 @@ def test_each_route_runs_clean_and_reports_its_cost(route: str, model: Path, tmp
     if route == "snapshots":
         assert memory == [memory[0] * k for k in (1, 2, 3, 3, 3, 3)]
         assert stall == pytest.approx([n * 0.001 for n in tokens])
+    trained = {t for e in of(events, "StepStart") for t in e["traj"]}
+    done = [e for e in of(events, "TrajDone") if e["traj"] in trained]
+    ends = sum(sum(np.cumsum([n for _, n in e["versions"]]) + e["length"] - e["tokens"]) for e in done)
+    if route == "snapshots":
+        assert sum(tokens) == ends, "each segment's beginning is read once, when it trains"
+    elif route in EXACT:
+        assert sum(tokens) >= ends, "once each, and also those that never trained"
     if route == "interrupt":
         assert len(set(memory)) == 1
         assert sum(stall) > sum(tokens) * 0.001, "engines wait for one another, too"

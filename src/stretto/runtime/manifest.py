@@ -51,9 +51,9 @@ class Snapshot:
     running: list[RunningGroup]
     partials: dict[int, Completion]
     keep_partial: bool
-    scored: Columns | None
     late: list[Promise] = field(default_factory=list)
     late_counts: dict[str, int] = field(default_factory=dict)
+    scored: Columns | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Interrupt(OldPolicyRoute):
     """
 
     name = "interrupt"
+    remembers = True  # the scores, which the loop keeps
 
     def __init__(self, scorer: Scorer, max_tokens: int) -> None:
         super().__init__(scorer, max_tokens)
