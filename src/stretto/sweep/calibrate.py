@@ -69,7 +69,7 @@ def calibrate(
         Cell(
             {"sync_interval": interval, "rate": rate, "seed": seed},
             ("control.publish.name=every-k", f"control.publish.k={interval}", f"lag_bound={interval - 1}",
-             f"learner.lr={rate!r}", f"seed={seed}", "allow_uncorrected=true", "eval.tasks=0"),
+             f"learner.lr={rate!r}", f"seed={seed}", "allow_uncorrected=true", "eval.tasks=0", "eval.every=0"),
             refresh="window",
         )
         for interval in intervals
