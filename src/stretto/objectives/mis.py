@@ -19,7 +19,8 @@ from stretto.objectives.weighted import Weighted
 @dataclass(frozen=True, kw_only=True)
 class MIS(Weighted):
     """-sg(w 1[low <= x <= high]) A logp, x = numerator / behaviour at ``level``: token, sequence (product) or
-    geometric (length-invariant). Rejected tokens stay in the denominator (verl's rollout correction; IcePop, arXiv 2510.18855).
+    geometric (length-invariant). Rejected tokens stay in the denominator (verl's rollout correction; IcePop, arXiv
+    2510.18855).
 
     ``weights``: ``gated`` w = x (default), ``token`` w = the token's own ratio, ``none`` w = 1 (pure rejection).
     ``veto``: one token with a ratio below it drops its sequence; 0 is off.
