@@ -250,6 +250,7 @@ def _result(
         "eval": summary["eval"],
         "staleness": summary["staleness"],
         "ledger": summary["ledger"],
+        "collapse": summary["collapse"],
         "wall_s": round(wall_s, 3),
         "virtual_s": summary["clock_s"] if mode != "train" else None,
         "weights_sha256": _weights_sha256(out / "model"),
