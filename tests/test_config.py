@@ -237,3 +237,11 @@ def test_a_file_that_is_not_utf8_is_named_and_a_byte_order_mark_is_no_harm(tmp_p
 def test_a_distribution_keeps_the_defaults_of_its_place() -> None:
     config = load_config("quickstart", ["cluster.lengths.mean=50"])
     assert (config.cluster.lengths.kind, config.cluster.lengths.mean) == ("lognormal", 50)
+
+
+def test_none_is_a_value_of_an_objectives_option_and_unsets_a_key_elsewhere() -> None:
+    assert load_config("quickstart", ["objective.name=grpo", "objective.baseline=none"]).objective.options == {
+        "baseline": "none"
+    }
+    assert load_config("quickstart", ["depth=1", "depth=none"]).depth is None
+    assert load_config("quickstart", ["objective.lam=0.5", "objective.lam=null"]).objective.options == {}

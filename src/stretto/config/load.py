@@ -20,6 +20,8 @@ from stretto.config.schema import RunConfig
 from stretto.config.sections import Component, Law
 from stretto.errors import ConfigError, nearest
 
+_COMPONENTS = ("objective", "env", "control", "reward_options")
+
 
 def recipe_names() -> list[str]:
     """Names of the recipes that come with Stretto."""
@@ -54,7 +56,8 @@ def _read_file(source: str) -> str:
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """``a.b=value`` as (["a", "b"], value); the value is TOML, and anything that isn't TOML is a string."""
+    """``a.b=value`` as (["a", "b"], value); the value is TOML, and anything that isn't TOML is a string. ``null`` and
+    ``none`` are None; but ``none`` is itself among a component's options, where it is a choice like any other."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key or not all(key.split(".")):
@@ -66,7 +69,10 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         if value[:1] in ("[", "{", '"', "'"):
             raise ConfigError(f"override {text!r}: the value is not valid TOML: {error}") from error
         parsed = {"none": None, "null": None, "True": True, "False": False}.get(value, value)
-    return key.split("."), parsed
+    path = key.split(".")
+    if value == "none" and len(path) > 1 and path[0] in _COMPONENTS:
+        parsed = value
+    return path, parsed
 
 
 def apply_overrides(table: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
