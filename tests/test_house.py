@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "stretto"
 ROOMS = (  # from the front door down; a module may import its own room and those below
-    "cli", "sweep", "doctor", "launch", "wiring", "checks", "rundir", "recipes", "papers", "service", "observe", "runtime",
+    "cli", "sweep", "doctor", "launch", "wiring", "checks", "rundir", "recipes", "papers", "service", "observe",
+    "runtime",
     "cluster", "control", "pool", "weights", "rollout", "envs", "learner", "models", "tabular", "objectives", "batch",
     "trajectory", "config", "components", "errors",
 )  # fmt: skip

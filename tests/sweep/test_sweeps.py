@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto.observe.confidence import t_interval
 
 from stretto.errors import ConfigError, DataError
+from stretto.observe.confidence import t_interval
 from stretto.sweep.arms import parse_arms
 from stretto.sweep.calibrate import calibrate
 from stretto.sweep.cells import Cell, run_cells
