@@ -133,7 +133,7 @@ def test_the_trl_trainer_takes_the_same_step_as_trls_own_loss(
 
     dataset = space["Dataset"].from_dict({"prompt": ["1+2="] * 16})
     objective = space["get"]("grpo", aggregation="token-mean")
-    start = dict(load_policy(where).named_parameters())
+    start = {name: p.detach() for name, p in load_policy(where).named_parameters()}
     theirs = step(GRPOTrainer, 1)
     assert max(float((theirs[name] - start[name]).abs().max()) for name in start) > 1e-3  # it took a step
     for parts in (1, 2):
