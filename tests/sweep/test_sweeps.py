@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from stretto.errors import ConfigError, DataError
+from stretto.errors import ConfigError, DataError, InvariantError
 from stretto.observe.confidence import t_interval
 from stretto.sweep.arms import parse_arms
 from stretto.sweep.calibrate import calibrate
 from stretto.sweep.cells import Cell, run_cells
-from stretto.sweep.compare import Comparison, collapse_of, collapsed, compare, mean_accuracy
+from stretto.sweep.compare import Comparison, check_exact, collapse_of, collapsed, compare, mean_accuracy
 from stretto.sweep.report import markdown, write_report
 
 TINY = (
@@ -84,24 +84,37 @@ def test_the_report_is_one_page_with_its_command(comparison: tuple[Comparison, P
         assert f"`{arm}`" in markdown(result)
 
 
-def test_a_lag_that_can_not_be_exact_is_refused(tmp_path: Path) -> None:
+def test_what_would_spoil_a_comparison_is_refused(comparison: tuple[Comparison, Path], tmp_path: Path) -> None:
+    result, _ = comparison
     arms = parse_arms("grpo")
-    with pytest.raises(ConfigError, match="not exactly the lag"):
-        compare("stale", [*TINY, "engine.slots=2"], arms, [2], [0], tmp_path / "out", jobs=1)
     with pytest.raises(ConfigError, match="needs evaluations"):
-        compare("stale", [*TINY, "eval.tasks=0"], arms, [2], [0], tmp_path / "out")
+        compare("stale", [*TINY, "eval.tasks=0", "eval.every=0"], arms, [2], [0], tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"control\.in_flight"):
+        compare("stale", [*TINY, "control.in_flight=keep"], arms, [2], [0], tmp_path / "out")
+    with pytest.raises(InvariantError, match="not exactly the lag"):
+        check_exact([result.records[0] | {"exact_lag": False}])
+    other = json.loads(json.dumps(result.records[0]))
+    other["series"]["reward/trained/mean"][0] = 0.123
+    with pytest.raises(InvariantError, match="started from different data"):
+        check_exact([result.records[0], other])
+
+
+def test_slow_rollouts_keep_the_lag_exact(tmp_path: Path) -> None:
+    slow = [*TINY, "cluster.decode_base_s=5", "engine.slots=2"]
+    result = compare("stale", slow, parse_arms("grpo"), [2], [0], tmp_path / "out", jobs=1)
+    assert result.records[0]["exact_lag"]
 
 
 def test_a_run_that_fails_is_recorded_and_counts_as_collapsed(tmp_path: Path) -> None:
-    cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("learner.on_nonfinite=stop", "learner.lr=1e30", "lag_bound=0"))
+    cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("cluster.decode_base_s=5", "deadlines.batch_s=0.1", "lag_bound=0"))
     (record,) = run_cells("stale", TINY, [cell], tmp_path / "out", jobs=1)
-    assert "WeightsError" in record["error"]
+    assert "batch" in record["error"]
     assert collapsed(record)
     assert not list((tmp_path / "out" / "runs").glob("*"))
 
 
 def test_bad_records_are_refused(tmp_path: Path) -> None:
-    cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("lag_bound=0", "max_steps=1"))
+    cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("lag_bound=0",))
     out = tmp_path / "out"
     run_cells("stale", TINY, [cell], out, jobs=1)
     (out / "results.jsonl").write_text("no json\n")

@@ -58,7 +58,7 @@ def run_cells(
     its record. Run directories are deleted unless ``keep_runs``.
     """
     for cell in cells:  # whatever is wrong with one is said before anything starts
-        load_config(source, [*settings, *cell.settings])
+        _load(source, settings, cell)
     if jobs < 1:
         raise ConfigError(f"--jobs = {jobs}: at least 1")
     out.mkdir(parents=True, exist_ok=True)
@@ -91,6 +91,17 @@ def _executor(jobs: int) -> Executor:
     if jobs == 1:
         return ThreadPoolExecutor(1)
     return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
+
+
+def _load(source: str, settings: Sequence[str], cell: Cell, *more: str) -> RunConfig:
+    """A cell's configuration. ``ConfigError`` if ``settings`` asks for what the sweep itself decides."""
+    own = [*cell.settings, *_EXACT, *_QUIET, *more]
+    decided = {text.partition("=")[0] for text in own}
+    arms = "objective.name" in decided
+    for text in settings:
+        if (key := text.partition("=")[0].strip()) in decided or (arms and key.startswith("objective")):
+            raise ConfigError(f"{text!r}: a sweep decides {key!r} itself; leave it out")
+    return load_config(source, [*settings, *own])
 
 
 def _claim(out: Path, config: RunConfig) -> None:
@@ -131,7 +142,7 @@ def _warm_starts(pool: Executor, source: str, settings: Sequence[str], cells: It
     """Build each seed's model once, before runs that would all build it."""
     models = {}
     for cell in cells:
-        config = load_config(source, [*settings, *cell.settings])
+        config = _load(source, settings, cell)
         models[config.seed, config.model] = cell
     for future in [pool.submit(_build, source, list(settings), cell) for cell in models.values()]:
         future.result()
@@ -140,7 +151,7 @@ def _warm_starts(pool: Executor, source: str, settings: Sequence[str], cells: It
 def _build(source: str, settings: list[str], cell: Cell) -> None:
     from stretto.wiring import load_environment
 
-    load_environment(load_config(source, [*settings, *cell.settings]), "rehearse", _silent)
+    load_environment(_load(source, settings, cell), "rehearse", _silent)
 
 
 def _silent(line: str) -> None:
@@ -152,7 +163,7 @@ def _run_cell(source: str, settings: list[str], cell: Cell, out: Path, keep: boo
 
     run = out / "runs" / cell.name
     shutil.rmtree(run, ignore_errors=True)
-    config = load_config(source, [*settings, *cell.settings, *_EXACT, *_QUIET, f"out={run}"])
+    config = _load(source, settings, cell, f"out={run}")
     record: dict[str, Any] = {"name": cell.name, **cell.key, "lag_bound": config.lag_bound, "pid": os.getpid()}
     try:
         result = launch(config, "rehearse")

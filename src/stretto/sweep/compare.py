@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stretto.config.load import load_config
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, InvariantError
 from stretto.observe.calibration import collapse_step
 from stretto.observe.confidence import t_interval
 from stretto.sweep.arms import Arm
@@ -101,7 +101,7 @@ def compare(
     """Rehearse every objective at every lag from every seed: the same prompts, the same sampling noise and the same
     initial model for all objectives of a seed, and batch k always sampled by version max(0, k - lag).
 
-    ``ConfigError`` if the recipe evaluates nothing, or its modelled durations don't allow the exact lag.
+    ``ConfigError`` if the recipe evaluates nothing.
     """
     config = load_config(source, list(settings))
     if not config.eval.tasks or not config.eval.every:
@@ -114,7 +114,7 @@ def compare(
         for arm in arms
     ]
     records = run_cells(source, settings, cells, out, jobs=jobs, keep_runs=keep_runs, done=done)
-    _check_exact(records)
+    check_exact(records)
     points = [
         _point(arm.label, lag, [r for r in records if r["arm"] == arm.label and r["lag"] == lag])
         for arm in arms
@@ -123,21 +123,18 @@ def compare(
     return Comparison(source, list(arms), list(lags), list(seeds), points, records)
 
 
-def _check_exact(records: Sequence[dict[str, Any]]) -> None:
-    """The lag was exact in each run, and the first batch, sampled before anything differs, the same for all."""
+def check_exact(records: Sequence[dict[str, Any]]) -> None:
+    """``InvariantError`` unless the lag was exact in each run, and the first batch, sampled before anything differs,
+    the same for all of a seed."""
     for record in records:
         if not record["exact_lag"] and "error" not in record:
-            raise ConfigError(
-                f"{record['name']}: staleness was not exactly the lag, so nothing can be compared. A batch must be "
-                "sampled within one step: raise engine.slots, or lower cluster.decode_base_s against "
-                "cluster.step_base_s"
-            )
+            raise InvariantError(f"{record['name']}: staleness was not exactly the lag, so nothing can be compared")
     first: dict[int, tuple[str, float | None]] = {}
     for record in records:
         reward = (record["series"]["reward/trained/mean"] or [None])[0]
         name, other = first.setdefault(record["seed"], (record["name"], reward))
         if reward is not None and other is not None and reward != other:
-            raise ConfigError(
+            raise InvariantError(
                 f"{record['name']} and {name} started from different data (first rewards {reward} and {other}): "
                 "delete the results and compare again"
             )
