@@ -171,3 +171,16 @@ def test_a_run_that_fails_says_how_to_go_on(
     assert code == 1
     assert shown.startswith("WorkerError: the learner died\n")
     assert says.format(run=tmp_path / "run") in shown
+
+
+def test_a_component_may_be_a_file_of_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "my_own_task.py").write_text(
+        "from stretto.envs.reverse import Reverse\n\nclass Mine(Reverse):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    code, out, err = run(capsys, monkeypatch, "train", "stale", "env.name=my_own_task:Mine", "--dry-run")
+    assert code == 0, err
+    assert "my_own_task:Mine" in out

@@ -18,6 +18,8 @@ class Terminated(KeyboardInterrupt):
 
 def main() -> None:
     """Entry point: expected errors become one message and exit code 1."""
+    if (here := os.getcwd()) not in sys.path:  # `module:Class` may be a file of the working directory
+        sys.path.append(here)
     with _sigterm() as terminated:
         try:
             code = app(standalone_mode=False)  # Typer hands the code of typer.Exit back instead of raising it
