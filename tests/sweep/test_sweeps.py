@@ -131,6 +131,7 @@ def test_what_counts_as_a_collapse() -> None:
     assert collapse_of(record(rise_and_fall, [(0, 0.2), (50, 0.2)])) is not None
     assert collapse_of(record([0.2] * 10 + [0.8] * 30, [])) is None
     assert collapsed(record([0.5] * 30, [(0, 0.8), (30, 0.3)]))
+    assert not collapsed(record(rise_and_fall, [(0, 0.2), (50, 0.2)]))  # it fell, and came back to where it was
     assert not collapsed(record([0.5] * 30, [(0, 0.8), (30, 0.5)]))
     assert collapse_of(record([0.5] * 4, [], error="WeightsError: ...")) == 5
 

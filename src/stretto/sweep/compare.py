@@ -25,8 +25,8 @@ STALE = 32
 class Point:
     """One objective at one lag over the seeds. Accuracies are means with 95 % Student intervals (low, high): ``final``
     of the last evaluation, ``area`` of all of them over the steps (the area under the curve as a mean height).
-    ``collapsed``: runs that collapsed by the reward's detector, ended below half of where they started, or ended with
-    an error. ``lost``: accuracy at the start minus that at the end, mean."""
+    ``collapsed``: runs that ended below half of where they started, or with an error. ``fell``: runs whose reward fell
+    below 70 % of its best on the way (``collapse_of``), whether it recovered or not."""
 
     arm: str
     lag: int
@@ -34,6 +34,7 @@ class Point:
     final: tuple[float, float, float]
     area: tuple[float, float, float]
     collapsed: int
+    fell: int
     errors: int
     start: float
     wall_s: float
@@ -145,7 +146,8 @@ def _point(arm: str, lag: int, records: Sequence[dict[str, Any]]) -> Point:
     starts = [r["accuracy"][0][1] for r in records if r["accuracy"]]
     return Point(
         arm, lag, len(records), t_interval(finals), t_interval([mean_accuracy(r) for r in records]),
-        sum(collapsed(r) for r in records), sum("error" in r for r in records),
+        sum(collapsed(r) for r in records), sum(collapse_of(r) is not None for r in records),
+        sum("error" in r for r in records),
         float(np.mean(starts)) if starts else math.nan,
         float(np.mean([r.get("wall_s", math.nan) for r in records])),
         float(np.mean([r.get("virtual_s", math.nan) for r in records])),
@@ -166,14 +168,13 @@ def mean_accuracy(record: dict[str, Any]) -> float:
 
 
 def collapsed(record: dict[str, Any]) -> bool:
-    """As ``collapse_of``, or below half of its start at the end."""
-    below = bool(record["accuracy"]) and final_accuracy(record) < 0.5 * record["accuracy"][0][1]
-    return below or collapse_of(record) is not None
+    """Accuracy at the end below half of that at the start, or ended with an error."""
+    return "error" in record or (bool(record["accuracy"]) and final_accuracy(record) < 0.5 * record["accuracy"][0][1])
 
 
 def collapse_of(record: dict[str, Any]) -> int | None:
-    """Step (from 1) at which the run collapsed by its rewards (arXiv 2607.01083; the detector's details are our
-    choice), or at which it ended with an error; None if it did neither."""
+    """Step (from 1) at which the reward first fell below 70 % of its best (arXiv 2607.01083; the detector's details are
+    our choice), or at which the run ended with an error; None if it did neither. It may have recovered later."""
     rewards = [r for r in record["series"]["reward/trained/mean"] if r is not None]
     step = collapse_step(rewards)
     return step + 1 if step is not None else len(rewards) + 1 if "error" in record else None

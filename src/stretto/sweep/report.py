@@ -31,9 +31,9 @@ def write_report(comparison: Comparison, command: Sequence[str], path: Path) -> 
     captions = [
         "Held-out accuracy against lag: mean over seeds, 95 % Student intervals.",
         "Learning curves, one panel per lag.",
-        "Collapse: reward below 70 % of its best (trailing mean of 10 steps), or accuracy at the end below half of the "
-        "start, or a run that ended with an error.",
-        "How far the data is from the policy that learns from it, at the largest lag.",
+        "Collapse: accuracy at the end below half of that at the start, or a run that ended with an error.",
+        "How far the data is from the policy that learns from it, at the largest lag, as each objective sees it: one "
+        "that relates the data to the policy at the start of the step sees no distance at all.",
     ]
     shown = "".join(f"<figure>{f}<figcaption>{c}</figcaption></figure>" for f, c in zip(figures, captions, strict=True))
     seeds = ", ".join(map(str, comparison.seeds))
@@ -94,12 +94,11 @@ def _row(comparison: Comparison, label: str) -> str:
 def _details(comparison: Comparison) -> str:
     rows = "".join(
         f"<tr><td><code>{html.escape(p.arm)}</code></td><td>{p.lag}</td><td>{p.start:.3f}</td><td>{p.final[0]:.3f}</td>"
-        f"<td>{p.area[0]:.3f}</td><td>{p.collapsed}/{p.seeds}</td><td>{p.errors}</td><td>{p.wall_s:.1f}</td>"
-        f"<td>{p.virtual_s:.1f}</td></tr>"
+        f"<td>{p.area[0]:.3f}</td><td>{p.collapsed}/{p.seeds}</td><td>{p.fell}/{p.seeds}</td><td>{p.errors}</td>"
+        f"<td>{p.wall_s:.1f}</td><td>{p.virtual_s:.1f}</td></tr>"
         for p in comparison.points
     )
-    return (
-        "<h2>All figures</h2><table><tr><th>objective</th><th>lag</th><th>accuracy at the start</th><th>at the end</th>"
-        "<th>mean over the run</th><th>collapsed</th><th>errors</th><th>wall s per run</th><th>virtual s per run</th>"
-        f"</tr>{rows}</table>"
-    )
+    columns = ("objective", "lag", "accuracy at the start", "at the end", "mean over the run", "collapsed",
+               "fell on the way", "errors", "wall s per run", "virtual s per run")  # fmt: skip
+    head = "".join(f"<th>{column}</th>" for column in columns)
+    return f"<h2>All figures</h2><table><tr>{head}</tr>{rows}</table>"
