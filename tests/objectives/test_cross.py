@@ -18,7 +18,10 @@ from stretto.objectives.table import example
 
 ALL = names()
 
-OPTIONS: dict[str, dict[str, Any]] = {"dr-grpo": {"max_length": 9}, "entr": {"tau": 0.5}}
+CURRENT = {"numerator": "current"}  # the batches here hold proximal log-probabilities, which these would take
+OPTIONS: dict[str, dict[str, Any]] = {
+    "dr-grpo": {"max_length": 9}, "entr": {"tau": 0.5}, "tis": CURRENT, "mis": CURRENT, "icepop": CURRENT,
+}  # fmt: skip
 """Required options, and those that make the test batch exercise the method."""
 
 CLOSE = {"gspo", "sapo", "sat-gspo"}

@@ -104,6 +104,8 @@ CASES: list[tuple[str, dict[str, Any], list[float]]] = [
 def test_three_tokens_under_four_distinct_policies(name: str, options: dict[str, Any], multiplier: list[float]) -> None:
     if name == "mis" and not options:  # keep the tie at exactly 2 out of the golden value
         options, multiplier = {"high": 2.1}, [0.9, 2, 0]
+    if name in ("tis", "mis"):  # the batch has proximal log-probabilities, which they would take by themselves
+        options = {"numerator": "current"} | options
     _, grad = gradient(get(name, **options), three_tokens(), row(CURRENT), row(A))
     expected = [-m * a / 3 for m, a in zip(multiplier, A, strict=True)]
     assert grad[0].tolist() == pytest.approx(expected, abs=1e-12)
@@ -117,7 +119,7 @@ def test_values_of_the_losses_are_the_formulas() -> None:
     assert float(clipped.policy) == pytest.approx(-(0.9 + 1.2 * 2 - 0.8 * 3) / 3, abs=1e-12)
     dual = get("grpo", aggregation="token-mean", dual_clip=1.5)(three_tokens(), row(CURRENT), advantages=row(A))
     assert float(dual.policy) == pytest.approx(-(0.9 * 1 + 1.5 * -2 + 0.25 * 3) / 3, abs=1e-12)
-    tis = get("tis", cap=1.5)(three_tokens(), row(CURRENT), advantages=row(A))
+    tis = get("tis", cap=1.5, numerator="current")(three_tokens(), row(CURRENT), advantages=row(A))
     w = [0.9, 1.5, 0.25]
     assert float(tis.policy) == pytest.approx(-sum(x * a * c for x, a, c in zip(w, A, CURRENT, strict=True)) / 3)
     m = tis.metrics
@@ -268,7 +270,7 @@ def test_weights_are_detached(name: str) -> None:
     """Score form: the gradient is -w A / N with w held, not the derivative of w A logp."""
     batch, logp = random_batch()
     a = torch.ones_like(logp)
-    loss, grad = gradient(get(name), batch, logp, a)
+    loss, grad = gradient(get(name, numerator="current"), batch, logp, a)
     r = torch.where(batch.mask, (logp - batch.logp_behavior).exp(), 0.0)
     w = r.clamp(max=2.0) if name == "tis" else torch.where((r >= 0.5) & (r <= 2), r, 0.0)
     assert torch.allclose(grad, -w / batch.mask.sum(), atol=1e-14, rtol=0)
@@ -367,3 +369,14 @@ def test_needs_and_corrects_say_what_each_method_is() -> None:
     assert get("tis", numerator="proximal").needs == {"proximal"}
     assert get("decoupled-ppo", baseline="gae").needs == {"proximal", "values"}
     assert [name for name in ALL if not get(name).corrects] == ["reinforce"]
+
+
+@pytest.mark.parametrize("name", ["tis", "mis", "icepop"])
+def test_weights_are_proximal_over_behaviour_where_the_batch_has_both(name: str) -> None:
+    batch = three_tokens()
+    auto = gradient(get(name), batch, row(CURRENT), row(A))[1]
+    assert torch.equal(auto, gradient(get(name, numerator="proximal"), batch, row(CURRENT), row(A))[1])
+    alone = three_tokens(logp_proximal=None)
+    auto = gradient(get(name), alone, row(CURRENT), row(A))[1]
+    assert torch.equal(auto, gradient(get(name, numerator="current"), alone, row(CURRENT), row(A))[1])
+    assert not get(name).needs

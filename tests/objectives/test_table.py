@@ -43,7 +43,7 @@ def test_every_objective_has_a_finite_table(name: str) -> None:
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "const"])
 def test_the_losss_own_denominator_is_divided_out(aggregation: str) -> None:
     options = {"max_length": 512} if aggregation == "const" else {}
-    rows = gradient_table(get("tis", aggregation=aggregation, **options))
+    rows = gradient_table(example("tis", aggregation=aggregation, **options))
     assert [row.multiplier for row in rows] == pytest.approx([0.1, 0.9, 1, 1.1, 2] * 2, abs=1e-12)
 
 

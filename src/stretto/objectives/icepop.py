@@ -27,6 +27,7 @@ class IcePop(Weighted):
     top of the mask it is ``decoupled-ppo`` with ``correction="mask"``.
     """
 
+    numerator: Literal["auto", "current", "proximal"] = "auto"
     region: Literal["ratio", "bernoulli-kl"] = "ratio"
     low: float = 0.5
     high: float = 5.0

@@ -7,23 +7,13 @@ merged or clamped; 0 log 0 is 0 for the sampler (On KL-Regularized Policy Optimi
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from stretto.errors import DataError
+from stretto.objectives.ratio import log1mexp
 
 _MASS_TOLERANCE = 1e-3
-
-
-def log1mexp(x: Tensor) -> Tensor:
-    """log(1 - e^x) of ``x`` <= 0: log1p(-e^x) below -log 2, log(-expm1(x)) above; each branch sees only its own side,
-    so that neither spoils the other's gradient."""
-    far = x < -math.log(2)
-    return torch.where(
-        far, torch.log1p(-torch.where(far, x, -1.0).exp()), (-torch.expm1(torch.where(far, -0.5, x))).log()
-    )
 
 
 def weighted_sum(weight: Tensor, values: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ class MIS(Weighted):
     ``veto``: one token with a ratio below it drops its sequence; 0 is off.
     """
 
+    numerator: Literal["auto", "current", "proximal"] = "auto"
     low: float = 0.5
     high: float = 2.0
     weights: Literal["gated", "token", "none"] = "gated"

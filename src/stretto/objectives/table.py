@@ -21,7 +21,14 @@ methods that look at the whole step (quantiles, second moments, group sums) see 
 COMPANION_SPREAD = 0.05
 _P, _OTHER_LOGP, _ENTROPY = 0.09, -5.0, 1.0
 
-_EXAMPLES: dict[str, dict[str, Any]] = {"dr-grpo": {"max_length": 64}, "entr": {"tau": 1.0}}
+_CURRENT = {"numerator": "current"}  # the probe holds proximal log-probabilities, at which their ratio would be 1
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "dr-grpo": {"max_length": 64},
+    "entr": {"tau": 1.0},
+    "tis": _CURRENT,
+    "mis": _CURRENT,
+    "icepop": _CURRENT,
+}
 
 
 @dataclass(frozen=True)

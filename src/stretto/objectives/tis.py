@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ class TIS(Weighted):
     ``floor``: two-sided variant, x clamped to [floor, cap] (0.5 and 2 are usual).
     """
 
+    numerator: Literal["auto", "current", "proximal"] = "auto"
     cap: float = 2.0
     floor: float = 0.0
 

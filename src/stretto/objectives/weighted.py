@@ -18,11 +18,12 @@ from stretto.objectives.ratio import Level, at_level, log_ratio
 class Weighted(Objective):
     """-sg(w) A logp, with w made from numerator / behaviour at ``level``.
 
-    ``numerator``: ``current`` (default; corrects fully, inner steps included) or ``proximal`` (weights fixed at
-    the start of the step, as TRL and verl do; the same with one optimizer step a batch).
+    ``numerator``: ``current`` (corrects fully, inner steps included), ``proximal`` (weights fixed at the start of the
+    step, as TRL and verl do; the same with one optimizer step a batch), or ``auto``: proximal where the batch has
+    proximal log-probabilities, else current.
     """
 
-    numerator: Literal["current", "proximal"] = "current"
+    numerator: Literal["auto", "current", "proximal"] = "current"
     level: Level = "token"
 
     @property
@@ -42,10 +43,12 @@ class Weighted(Objective):
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         (behavior,) = batch.need("logp_behavior")
-        numerator = (logp if self.numerator == "current" else batch.need("logp_proximal")[0]).detach()
+        proximal = batch.need("logp_proximal")[0] if self.numerator == "proximal" else batch.logp_proximal
+        fixed = proximal if self.numerator != "current" else None
+        numerator = (logp if fixed is None else fixed).detach()
         d = log_ratio(numerator, behavior, batch.mask)
         weight, kept, truncated = self.gate(batch, numerator, d, advantages)
-        now = d if self.numerator == "current" else log_ratio(logp.detach(), behavior, batch.mask)
+        now = d if fixed is None else log_ratio(logp.detach(), behavior, batch.mask)
         metrics = off_policy(batch, now, weight)
         tokens = batch.mask.sum()
         metrics.share("is_ratio/clipped_fraction", truncated & batch.mask, tokens)
