@@ -1,4 +1,4 @@
-"""Durations of modelled hardware (systems spec 12, [inferred]).
+"""Durations of modelled hardware [inferred].
 
 A decode step of n active rows takes A + b n; prefill is a serial job that stops decoding; a learner step takes a base
 plus a time per token. Draws are functions of (seed, counters) alone.

@@ -1,4 +1,4 @@
-"""A modelled engine: rows decode together, one step of n rows takes A + b n (systems spec 12).
+"""A modelled engine: rows decode together, one step of n rows takes A + b n. [inferred]
 
 One virtual token counter V serves all rows: a request of L tokens that starts at V ends at V + L. So an event costs
 O(log n) whatever the lengths. Prefill is a serial job that stops decoding. Exact while n is constant between events.

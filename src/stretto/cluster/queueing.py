@@ -7,7 +7,7 @@ from stretto.errors import ConfigError
 
 def mean_staleness(slots: int, batch: int, rho: float, capacity: float, tail: float) -> float:
     """Mean staleness in versions of a FIFO queue that drops its oldest groups (Applied Compute, "Staleness in fully
-    async RL", 2026, as reported; systems spec 1.5).
+    async RL", 2026, as reported).
 
     ``slots`` samples are generated at a time, ``batch`` samples train per step, ``rho`` = rollout rate / train rate,
     ``capacity`` of the queue in batches, ``tail`` = E[longest response of a group] / E[response]. A group's age counts

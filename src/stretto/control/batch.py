@@ -19,7 +19,7 @@ _AGE = attrgetter("version", "id")
 class DemandBatch:
     """The oldest ready groups by dispatch version (then by submission), once the rest can still make its deadlines.
 
-    "Wait only for groups that are due now" is not enough: it breaks the bound for L >= 2 (systems spec 1.4).
+    "Wait only for groups that are due now" is not enough: it breaks the bound for L >= 2.
     """
 
     def form(self, view: View) -> Sequence[int] | None:

@@ -1,4 +1,4 @@
-"""The arithmetic of the hard lag bound without dropping (systems spec 1.4, [inferred]).
+"""The arithmetic of the hard lag bound without dropping [inferred].
 
 A group dispatched at version v has the deadline step ``min(v + L, last step)``. Call N(d) the groups running or ready
 with a deadline <= d, and S(d) the steps that can still start up to step d. Everything can train in time if and only

@@ -25,7 +25,7 @@ class Keep:
 @dataclass(frozen=True)
 class DropOldest:
     """A queue of at most ``capacity`` batches: while a step runs, the oldest ready groups beyond it are rejected
-    (the queue of the closed form for mean staleness, systems spec 1.5)."""
+    (the queue of the closed form for mean staleness)."""
 
     capacity: float = 2.0
 
