@@ -1,4 +1,4 @@
-"""The cluster model against its closed forms (systems spec 12, acceptance tests 1, 3, 6, 7)."""
+"""The cluster model against its closed forms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def engine(slots: int = 8, mode: str = "keep", **cluster: float) -> ModelledEngi
 
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_equal_lengths_take_length_times_the_step(n: int) -> None:
-    """Acceptance test 3: T = L (A + b n), exactly."""
+    """T = L (A + b n), exactly."""
     e = engine()
     e.add(0.0, [request(i, 50) for i in range(n)])
     e.start_waiting()
@@ -118,7 +118,7 @@ def test_a_request_has_its_first_token_one_step_after_its_start() -> None:
 
 
 def test_no_slot_idles_while_a_request_waits(tmp_path: Path) -> None:
-    """Acceptance test 6, at every moment: the rows of an engine are min(slots, requests it has)."""
+    """At every moment: the rows of an engine are min(slots, requests it has)."""
     e = engine(slots=3)
     e.add(0.0, [request(i, 5 + i) for i in range(9)])
     e.start_waiting()
@@ -138,7 +138,7 @@ def test_no_slot_idles_while_a_request_waits(tmp_path: Path) -> None:
 
 
 def test_doubling_all_times_doubles_the_makespan_and_leaves_every_decision(tmp_path: Path) -> None:
-    """Acceptance test 7."""
+    """The clock is the only thing that the durations scale."""
     results = []
     for name, factor in (("once", 1), ("twice", 2)):
         result, events = run(
@@ -173,7 +173,7 @@ def benchmark() -> ModuleType:
 
 @pytest.mark.parametrize("row", range(3))
 def test_mean_staleness_meets_its_closed_form(row: int, benchmark: ModuleType, tmp_path: Path) -> None:
-    """Acceptance test 1 (spec 1.5): the loop itself, within 0.1 version."""
+    """The loop itself, within 0.1 version."""
     slots, batch, rho, capacity = benchmark.TABLE[row]
     found = benchmark.staleness(tmp_path, slots, batch, rho, capacity, steps=60 if batch > 200 else 100)
     assert found["ours"] == pytest.approx(found["other"], abs=0.1)

@@ -1,4 +1,4 @@
-"""The hard lag bound without dropping (systems spec 1.4): the rules alone, no loop."""
+"""The hard lag bound without dropping: the rules alone, no loop."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_depth_lowers_the_lag_and_leaves_the_bound() -> None:
 
 
 def counterexample() -> View:
-    """Spec 1.4 for K = 3, B = 1 up to u = 1: d is ready, b and c of version 0 still run."""
+    """K = 3, B = 1, up to u = 1: d is ready, b and c of version 0 still run."""
     view = view_of(lag_bound=2, batch=1)
     a, b, c, d = range(4)
     for group in (a, b, c):
@@ -120,7 +120,7 @@ def test_the_weak_rule_is_safe_for_two_versions_and_breaks_beyond(k: int, breaks
 
 @dataclass(frozen=True)
 class CapAdmission:
-    """The cap of spec 1.4 alone, until the last steps."""
+    """The cap alone, until the last steps."""
 
     k: int
 

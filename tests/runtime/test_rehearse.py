@@ -60,7 +60,7 @@ def test_each_in_flight_mode_keeps_every_invariant(mode: str, model: Path, tmp_p
 
 
 def test_losses_do_not_depend_on_the_clock_when_the_batches_are_the_same(model: Path, tmp_path: Path) -> None:
-    """Spec 12 (7) with real learning: all times doubled."""
+    """With real learning, all times doubled."""
     base = ["max_steps=3", "lag_bound=0"]
     once = rehearse(tmp_path / "a", model, *ENV, *base)[0]
     slow = ["cluster.decode_base_s=0.02", "cluster.step_base_s=1.0", "cluster.env.mean=0.6"]
