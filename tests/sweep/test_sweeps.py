@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stretto.errors import ConfigError, DataError, InvariantError
+from stretto import rundir
+from stretto.errors import ConfigError, DataError, InvariantError, StrettoError
 from stretto.observe.confidence import t_interval
 from stretto.sweep.arms import parse_arms
 from stretto.sweep.calibrate import calibrate
@@ -113,12 +115,55 @@ def test_a_run_that_fails_is_recorded_and_counts_as_collapsed(tmp_path: Path) ->
     assert not list((tmp_path / "out" / "runs").glob("*"))
 
 
+def test_what_a_run_would_refuse_is_said_before_any_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="100000 likeliest tokens"):
+        compare("stale", TINY, parse_arms("grpo,klpo[estimator=topk,K=100000]"), [2], [0], tmp_path / "out")
+    with pytest.raises(ConfigError, match="--lag 6 is never reached"):
+        compare("stale", TINY, parse_arms("grpo"), [2, 6], [0], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_or_bad_data_ends_a_sweep_and_is_no_collapse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise StrettoError("No space left on device")
+
+    monkeypatch.setattr("stretto.launch.launch", full)
+    cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("lag_bound=0",))
+    with pytest.raises(StrettoError, match="No space"):
+        run_cells("stale", TINY, [cell], tmp_path / "out", jobs=1)
+    assert (tmp_path / "out" / "results.jsonl").read_text() == ""
+
+
+def test_a_directory_serves_one_sweep_at_a_time(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("lag_bound=0",))
+    with rundir.hold(out), pytest.raises(ConfigError, match=f"in use: process {os.getpid()}"):
+        run_cells("stale", TINY, [cell], out, jobs=1)
+
+
+def test_a_broken_claim_is_refused(comparison: tuple[Comparison, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "recipe.json").write_text("{")
+    with pytest.raises(DataError, match=r"recipe\.json can't be read"):
+        compare("stale", TINY, parse_arms("grpo"), [0], [0], out)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="not a directory"):
+        compare("stale", TINY, parse_arms("grpo"), [0], [0], tmp_path / "file")
+
+
 def test_bad_records_are_refused(tmp_path: Path) -> None:
     cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("lag_bound=0",))
     out = tmp_path / "out"
     run_cells("stale", TINY, [cell], out, jobs=1)
     (out / "results.jsonl").write_text("no json\n")
     with pytest.raises(DataError, match=r"results\.jsonl"):
+        run_cells("stale", TINY, [cell], out, jobs=1)
+    (out / "results.jsonl").write_text('{"name": "x"}\n')
+    with pytest.raises(DataError, match="line 1: not a run's record"):
         run_cells("stale", TINY, [cell], out, jobs=1)
 
 
@@ -134,6 +179,8 @@ def test_what_counts_as_a_collapse() -> None:
     assert not collapsed(record(rise_and_fall, [(0, 0.2), (50, 0.2)]))  # it fell, and came back to where it was
     assert not collapsed(record([0.5] * 30, [(0, 0.8), (30, 0.5)]))
     assert collapse_of(record([0.5] * 4, [], error="WeightsError: ...")) == 5
+    assert collapse_of(record([0.5] * 5 + [0.0] * 40, [])) == 11  # it never rose: five of ten are 0.5, then four
+    assert collapse_of(record([0.5] * 5 + [0.0] * 20 + [0.5] * 20, [])) is None
 
 
 def test_area_and_interval() -> None:

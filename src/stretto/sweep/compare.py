@@ -19,6 +19,7 @@ from stretto.sweep.cells import Cell, run_cells
 
 STALE = 32
 """Lags from here on count as stale when a comparison says who collapses."""
+_WINDOW = 10
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,14 @@ def compare(
     """Rehearse every objective at every lag from every seed: the same prompts, the same sampling noise and the same
     initial model for all objectives of a seed, and batch k always sampled by version max(0, k - lag).
 
-    ``ConfigError`` if the recipe evaluates nothing.
+    ``ConfigError`` if the recipe evaluates nothing, or ends before a lag is reached.
     """
     config = load_config(source, list(settings))
+    if lags and 0 < config.max_steps <= max(lags):
+        raise ConfigError(
+            f"--lag {max(lags)} is never reached: max_steps = {config.max_steps}, and batch k has a lag of at most k "
+            "(the first is 0). Raise max_steps, or lower the lag"
+        )
     if not config.eval.tasks or not config.eval.every:
         raise ConfigError("a comparison needs evaluations: set eval.tasks and eval.every in the recipe")
     critic = config.learner.critic.kind
@@ -173,8 +179,22 @@ def collapsed(record: dict[str, Any]) -> bool:
 
 
 def collapse_of(record: dict[str, Any]) -> int | None:
-    """Step (from 1) at which the reward first fell below 70 % of its best (arXiv 2607.01083; the detector's details are
-    our choice), or at which the run ended with an error; None if it did neither. It may have recovered later."""
+    """Step (from 1) at which the run collapsed by its rewards, None if it didn't: the first at which the trailing mean
+    of 10 steps lies below 70 % of its best (arXiv 2607.01083; the detector's details are our choice), whether it
+    recovers later or not; or from which on it stays below half of the first reward, for runs that never had a best; or
+    at which the run ended with an error."""
     rewards = [r for r in record["series"]["reward/trained/mean"] if r is not None]
-    step = collapse_step(rewards)
+    step = collapse_step(rewards, window=_WINDOW)
+    if step is None:
+        step = _never_came_back(rewards)
     return step + 1 if step is not None else len(rewards) + 1 if "error" in record else None
+
+
+def _never_came_back(rewards: Sequence[float]) -> int | None:
+    if len(rewards) < _WINDOW:
+        return None
+    low = np.convolve(rewards, np.full(_WINDOW, 1 / _WINDOW), "valid") < 0.5 * rewards[0]
+    if not low[-1]:
+        return None
+    high = np.flatnonzero(~low)
+    return int(high[-1]) + _WINDOW if high.size else _WINDOW - 1
