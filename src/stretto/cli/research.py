@@ -188,7 +188,7 @@ def compare(
 def calibrate(
     recipe: Recipe,
     overrides: Overrides = None,
-    sync: Annotated[str, typer.Option("--sync", help="Sync intervals to sweep, in steps.")] = "1,4,16",
+    sync: Annotated[str, typer.Option("--sync", help="Sync intervals to sweep, in steps.")] = "4,8,16",
     rates: Annotated[str, typer.Option("--rates", help="Learning rates to sweep.")] = "3e-4,1e-3,3e-3,1e-2",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each pair; stable if all are.")] = 1,
     interval: Annotated[int, typer.Option("--interval", help="The intended sync interval S, in steps.")] = 8,
