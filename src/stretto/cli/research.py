@@ -112,7 +112,11 @@ def reproduce(
             word = "pass" if verdict.outcome.passed else "FAIL"
             err.print(f"{verdict.paper.name}: {word}, {verdict.seconds:.0f} s", markup=False, highlight=False)
 
-        verdicts = reproduce_all(settings, figures, jobs, say)
+        try:
+            verdicts = reproduce_all(settings, figures, jobs, say)
+        except KeyboardInterrupt:
+            err.print("interrupted")
+            raise
         text = table(verdicts)
         (figures / "table.md").write_text(text + "\n")
         print(json.dumps([v.record() for v in verdicts]) if as_json else text)
@@ -244,8 +248,10 @@ class _Counted:
         self._bar.start()
         return self._hear
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
+        if kind is KeyboardInterrupt:  # which Typer swallows
+            err.print("interrupted: what has ended is kept, and the same command goes on from there")
 
     def _hear(self, record: dict[str, Any]) -> None:
         self._done += 1

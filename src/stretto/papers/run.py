@@ -8,13 +8,13 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from stretto.errors import ConfigError
 from stretto.papers.base import Check, Outcome, Paper, Settings
 from stretto.papers.catalog import PAPERS
+from stretto.runtime.side_by_side import SideBySide
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,16 +58,10 @@ def reproduce_all(settings: Settings, figures: Path, jobs: int, done: Callable[[
     papers = [p for p in PAPERS if p.module]
     quiet = dataclasses.replace(settings, say=_silent)  # a terminal's printer doesn't travel to another process
     found: dict[str, Verdict] = {}
-    with ProcessPoolExecutor(max_workers=jobs, initializer=_one_thread) as pool:
-        futures = [pool.submit(reproduce, paper, quiet, figures) for paper in papers]
-        try:
-            for future in as_completed(futures):
-                verdict = future.result()
-                found[verdict.paper.name] = verdict
-                done(verdict)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with SideBySide(min(jobs, len(papers))) as pool:
+        for verdict in pool.results(reproduce, [(paper, quiet, figures) for paper in papers]):
+            found[verdict.paper.name] = verdict
+            done(verdict)
     return [found[p.name] for p in papers]
 
 
@@ -129,9 +123,3 @@ def plain(value: Any) -> Any:
 
 def _silent(line: str) -> None:
     return None
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)

@@ -5,22 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from stretto import rundir
+from stretto.checks import check
 from stretto.config.load import load_config
 from stretto.config.schema import RunConfig
 from stretto.errors import ConfigError, DataError, StrettoError
+from stretto.runtime.side_by_side import SideBySide
 
 _EXACT = ("order=submission", "control.in_flight=pin")  # each batch is sampled by the one version that it should be
 _QUIET = ("logging.console=off", "logging.report=false", "logging.rollouts_per_step=0", "save_every=0")
 _SERIES = ("reward/trained/mean", "entropy", "off_policy/kl", "ess", "staleness/mean", "staleness/max", "grad_norm")
+
+
+_KEYS = {"name", "exact_lag", "accuracy", "series"}
 
 
 @dataclass(frozen=True)
@@ -54,15 +58,34 @@ def run_cells(
     """Rehearse each cell, ``jobs`` processes at a time; their records in the order of ``cells``.
 
     Records go to ``out/results.jsonl`` as they come: a sweep that was interrupted goes on where it was, and one of
-    another recipe or other settings is refused (``ConfigError``). A cell whose run ends with an error has ``error`` in
-    its record. Run directories are deleted unless ``keep_runs``.
+    another recipe or other settings is refused (``ConfigError``), as is one in which another sweep is at work. A cell
+    whose run ends with an error of its own has ``error`` in its record; bad settings or data and a full disk end the
+    sweep instead. Run directories are deleted unless ``keep_runs``.
     """
-    for cell in cells:  # whatever is wrong with one is said before anything starts
-        _load(source, settings, cell)
+    _check(source, settings, cells)
     if jobs < 1:
         raise ConfigError(f"--jobs = {jobs}: at least 1")
-    out.mkdir(parents=True, exist_ok=True)
-    _claim(out, load_config(source, [*settings, *_EXACT]))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ConfigError(f"{out} is not a directory: choose another --out") from None
+    config = load_config(source, [*settings, *_EXACT])
+    _claim(out, config)
+    with rundir.hold(out):
+        _save_claim(out, config)
+        return _run(source, settings, cells, out, jobs, keep_runs, done)
+
+
+def _run(
+    source: str,
+    settings: Sequence[str],
+    cells: Sequence[Cell],
+    out: Path,
+    jobs: int,
+    keep_runs: bool,
+    done: Callable[[dict[str, Any]], None],
+) -> list[dict[str, Any]]:
+    """``run_cells``, in a directory that is ours alone."""
     records = _read(out / "results.jsonl")
     missing = [cell for cell in cells if cell.name not in records]
     for cell in cells:
@@ -70,27 +93,14 @@ def run_cells(
             done(records[cell.name])
     if not missing:
         return [records[cell.name] for cell in cells]
-    with _executor(min(jobs, len(missing))) as pool, (out / "results.jsonl").open("a") as file:
-        try:
-            _warm_starts(pool, source, settings, missing)
-            futures = [pool.submit(_run_cell, source, list(settings), cell, out, keep_runs) for cell in missing]
-            for future in as_completed(futures):
-                record = future.result()
-                file.write(json.dumps(record) + "\n")
-                file.flush()
-                records[record["name"]] = record
-                done(record)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with SideBySide(min(jobs, len(missing))) as pool, (out / "results.jsonl").open("a") as file:
+        _warm_starts(pool, source, settings, missing)
+        for record in pool.results(_run_cell, [(source, list(settings), cell, out, keep_runs) for cell in missing]):
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            records[record["name"]] = record
+            done(record)
     return [records[cell.name] for cell in cells]
-
-
-def _executor(jobs: int) -> Executor:
-    """Processes; for a single job a thread of this one, which has imported everything already."""
-    if jobs == 1:
-        return ThreadPoolExecutor(1)
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
 
 
 def _load(source: str, settings: Sequence[str], cell: Cell, *more: str) -> RunConfig:
@@ -104,15 +114,37 @@ def _load(source: str, settings: Sequence[str], cell: Cell, *more: str) -> RunCo
     return load_config(source, [*settings, *own])
 
 
+def _check(source: str, settings: Sequence[str], cells: Sequence[Cell]) -> None:
+    """Whatever is wrong with a cell is said before anything starts, and never taken for a run that failed."""
+    seen = set()
+    for cell in cells:
+        config = _load(source, settings, cell)
+        kind = tuple(text for text in cell.settings if not text.startswith("seed="))
+        if kind not in seen:
+            seen.add(kind)
+            check(config, "rehearse")
+
+
 def _claim(out: Path, config: RunConfig) -> None:
     """The directory belongs to one recipe."""
     path = out / "recipe.json"
-    table = config.model_dump(mode="json")
-    if path.exists() and json.loads(path.read_text()) != table:
+    try:
+        found = json.loads(path.read_text()) if path.exists() else None
+    except ValueError as error:
+        raise DataError(f"{path} can't be read: {error}; choose another --out, or delete {out}") from error
+    if found is not None and found != config.model_dump(mode="json"):
         raise ConfigError(f"{out} holds a sweep of another recipe or other settings: choose another --out")
-    if not path.exists() and any(out.iterdir()):
+    if found is None and any(not p.name.startswith(rundir.LOCK) for p in out.iterdir()):
         raise ConfigError(f"{out} isn't empty and holds no sweep: choose another --out")
-    path.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def _save_claim(out: Path, config: RunConfig) -> None:
+    """Write down which recipe it is, whole or not at all."""
+    path = out / "recipe.json"
+    if not path.exists():
+        part = out / f"{rundir.LOCK}.recipe"
+        part.write_text(json.dumps(config.model_dump(mode="json"), indent=1) + "\n")
+        part.replace(path)
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
@@ -120,32 +152,25 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     lines = path.read_text().split("\n")
     if lines[-1]:  # the last line was cut when the sweep was killed: its cell runs again
-        path.write_text("".join(line + "\n" for line in lines[:-1]))
+        os.truncate(path, path.stat().st_size - len(lines[-1].encode()))
     try:
         records = [json.loads(line) for line in lines[:-1]]
     except ValueError as error:
         raise DataError(f"{path}: not JSON lines: {error}; delete it to run the sweep again") from error
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict) or not record.keys() >= _KEYS:
+            raise DataError(f"{path}, line {number}: not a run's record; delete the line to run that one again")
     return {record["name"]: record for record in records}
 
 
-def _start() -> None:
-    """In each worker process: one thread, and interrupts are the parent's business."""
-    import signal
-
-    import torch
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-
-
-def _warm_starts(pool: Executor, source: str, settings: Sequence[str], cells: Iterable[Cell]) -> None:
+def _warm_starts(pool: SideBySide, source: str, settings: Sequence[str], cells: Iterable[Cell]) -> None:
     """Build each seed's model once, before runs that would all build it."""
     models = {}
     for cell in cells:
         config = _load(source, settings, cell)
         models[config.seed, config.model] = cell
-    for future in [pool.submit(_build, source, list(settings), cell) for cell in models.values()]:
-        future.result()
+    for _ in pool.results(_build, [(source, list(settings), cell) for cell in models.values()]):
+        pass
 
 
 def _build(source: str, settings: list[str], cell: Cell) -> None:
@@ -169,6 +194,8 @@ def _run_cell(source: str, settings: list[str], cell: Cell, out: Path, keep: boo
         result = launch(config, "rehearse")
         record |= {name: result[name] for name in ("steps", "wall_s", "virtual_s")}
     except StrettoError as error:
+        if type(error) in (ConfigError, DataError, StrettoError):  # of settings, data or the disk: not the method's
+            raise
         record["error"] = f"{type(error).__name__}: {error}"
     record |= _figures(run, config.lag_bound, cell.refresh)
     if not keep:
