@@ -6,6 +6,7 @@ A component is a dataclass whose fields are its options. ``Registry`` finds it b
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -122,7 +123,7 @@ def check_options(component: Any, options: Mapping[str, Any], where: str) -> dic
         if name not in known:
             raise ConfigError(f"{where}: unknown option {name!r}; {nearest(name, known)}")
         try:
-            checked[name] = TypeAdapter(types[name]).validate_python(value)
+            checked[name] = _validated(TypeAdapter(types[name]), value)
         except ValidationError as error:
             detail = error.errors()[0]["msg"]
             raise ConfigError(f"{where}.{name} = {value!r}: {detail}") from error
@@ -132,8 +133,21 @@ def check_options(component: Any, options: Mapping[str, Any], where: str) -> dic
         if name not in checked and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
     if missing:
-        raise ConfigError(f"{where}: missing option {', '.join(missing)}")
+        names = ", ".join(missing)
+        raise ConfigError(f"{where}: missing option {names}, which has no default: give it a value")
     return checked
+
+
+def _validated(kind: TypeAdapter[Any], value: Any) -> Any:
+    """``value`` checked; ``"none"`` is None where it isn't a choice of its own (TOML has no null)."""
+    try:
+        return kind.validate_python(value)
+    except ValidationError:
+        if value != "none":
+            raise
+        with contextlib.suppress(ValidationError):
+            return kind.validate_python(None)
+        raise
 
 
 def _unaliased(component: Any, options: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 
 from stretto.config.load import load_config
 from stretto.errors import ConfigError
+from stretto.objectives import get
 from stretto.sweep.arms import Arm, parse_arms, parse_numbers
 
 
@@ -34,6 +35,10 @@ def test_lists_and_flags_are_values() -> None:
         ("grpo[std", "can't read"),
         ("grpo[std]", "expected key=value"),
         ("entr", "missing option tau"),
+        ("tis[cap=1,cap=2]", "'cap' is given twice"),
+        ("tis[name=grpo]", "'name' is given twice"),
+        ("tis[cap=1e300]", "more than a float32 holds"),
+        ("tis[cap=nan]", "not a number"),
         ("", "names no objective"),
     ],
 )
@@ -56,3 +61,10 @@ def test_numbers() -> None:
     for text in ("", "a", "1,1", "-1", "1.5"):
         with pytest.raises(ConfigError, match="--lag"):
             parse_numbers(text, "--lag")
+
+
+def test_none_unsets_an_option_and_is_a_choice_where_it_is_one() -> None:
+    adaptive, plain = parse_arms("sao[alpha=none,lam=0.9],decoupled-ppo[correction=none]")
+    config = load_config("stale", adaptive.settings("none"))
+    assert get("sao", **config.objective.options).alpha is None
+    assert get("decoupled-ppo", **load_config("stale", plain.settings("none")).objective.options).correction == "none"

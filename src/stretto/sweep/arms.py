@@ -60,9 +60,11 @@ def _arm(text: str) -> Arm:
         raise ConfigError(f"--objectives: can't read {text!r}; expected NAME, NAME[option=value,...], LABEL=NAME[...]")
     options: dict[str, Any] = {}
     for part in _split(found["options"] or ""):
-        (key, *rest), value = parse_override(part.strip())
+        (_, key, *rest), value = parse_override(f"objective.{part.strip()}")
         if rest:
             raise ConfigError(f"--objectives: {text!r}: an option's name has no dots: {part!r}")
+        if key == "name" or key in options:
+            raise ConfigError(f"--objectives: {text!r}: {key!r} is given twice: leave out {part.strip()!r}")
         options[key] = value
     name = found["name"].strip()
     return Arm((found["label"] or text).strip(), name, options)
@@ -81,6 +83,8 @@ def _split(text: str) -> list[str]:
 
 
 def _toml(value: Any) -> str:
+    if value is None:
+        return '"none"'
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
