@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from stretto.components import options_of
 from stretto.config.plugins import build_component, check_component, foreign
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
@@ -97,6 +98,10 @@ def _check_objective(config: RunConfig) -> Any:
             f"({', '.join(correcting)}), set lag_bound = 0, or set "
             "allow_uncorrected = true"
         )
+    for option, why in getattr(objective, "idle", {}).items():
+        value = getattr(objective, option)
+        if value != options_of(type(objective))[option].default:
+            raise ConfigError(f"objective.{option} = {value!r} has no effect: {why}. Leave it out")
     critic = config.learner.critic.kind
     if "values" in objective.needs and critic == "none":
         raise ConfigError(f"objective.name = {name!r} needs a critic: set learner.critic.kind to 'head' or 'network'")
@@ -176,6 +181,11 @@ def recorded(config: RunConfig, objective: Any, model: Path | int | None) -> tup
             )
     if "draws" in needs:
         draws = objective.draws
+        if draws > MOST_ALTERNATIVES:
+            raise ConfigError(
+                f"objective.name = {name!r} asks for {draws} draws at each position; at most {MOST_ALTERNATIVES} "
+                "can be recorded: lower objective.M"
+            )
         if engine.draws not in (0, draws):
             raise ConfigError(
                 f"engine.draws = {engine.draws}, but objective.name = {name!r} needs {draws}: leave engine.draws out"

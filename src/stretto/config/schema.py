@@ -37,12 +37,15 @@ class RunConfig(Section):
         None, min_length=1, description="Run directory: a new or an empty one (go on with a run by --resume)."
     )
     seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of everything random: tasks, sampling, initial weights.")
-    max_steps: int = Field(100, ge=0, description="Learner steps; the run ends at this or after `epochs`.")
+    max_steps: int = Field(100, ge=0, lt=1 << 31, description="Learner steps; the run ends at this or after `epochs`.")
     epochs: float | None = Field(None, gt=0, description="Passes over a finite data set; None: no limit.")
-    prompts_per_step: int = Field(32, ge=1, description="Groups (prompts) that one learner step trains on.")
-    group_size: int = Field(8, ge=1, description="Trajectories per prompt; they share a baseline.")
+    prompts_per_step: int = Field(32, ge=1, lt=1 << 31, description="Groups (prompts) that one learner step trains on.")
+    group_size: int = Field(8, ge=1, lt=1 << 31, description="Trajectories per prompt; they share a baseline.")
     lag_bound: int = Field(
-        2, ge=0, description="Hard bound in versions: no token trains with a larger staleness. 0 is synchronous."
+        2,
+        ge=0,
+        lt=1 << 31,
+        description="Hard bound in versions: no token trains with a larger staleness. 0 is synchronous.",
     )
     depth: float | None = Field(
         None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 import torch
@@ -17,6 +18,7 @@ from stretto.objectives.metrics import Metrics
 from stretto.objectives.temporal import discounted_returns, gae
 
 Baseline = Literal["group", "leave-one-out", "none", "gae"]
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,11 @@ class Objective:
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"e_v": ("value_clip",)}
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not (math.isinf(value) or abs(value) <= _LARGEST):
+                what = "is not a number" if math.isnan(value) else "is more than a float32 holds"
+                raise ConfigError(f"objective {self.component_name!r}: {field.name} = {value} {what}")
         if (self.aggregation == "const") != (self.max_length is not None):
             raise ConfigError(
                 f"objective {self.component_name!r}: max_length and aggregation = 'const' go together "
@@ -81,6 +88,14 @@ class Objective:
     def needs(self) -> frozenset[str]:
         """What the learner must provide beyond the batch of an engine."""
         return frozenset({"values"}) if self.baseline == "gae" else frozenset()
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Options that do nothing in a run as the others are set, each with the reason: setting one is an error."""
+        if "values" in self.needs:
+            return {}
+        found = dict.fromkeys(("lam", "critic_lam", "value_clip"), "there is no critic (objective.baseline = 'gae')")
+        return found if self.baseline == "none" else found | {"gamma": "a group's baseline discounts nothing"}
 
     def advantages(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
         """[B,T], detached, 0 where masked. Needs whole groups: call it before splitting into micro-batches.
@@ -135,6 +150,9 @@ class Objective:
             with torch.no_grad():
                 batch = batch.replace(statistics=self.statistics(batch, now))
         a = self.advantages(batch, now) if advantages is None else advantages.detach()
+        if a.shape not in (batch.mask.shape, batch.mask.shape[:1]):
+            want = f"{list(batch.mask.shape)} like the mask, or [{batch.rows}], one a row"
+            raise DataError(f"advantages must be {want}; got {list(a.shape)}")
         return batch, torch.where(batch.mask, a[:, None] if a.ndim == 1 else a, 0.0)
 
     def assembled(self, batch: TokenBatch, x: Tensor, metrics: Metrics, logp: Tensor, values: Tensor | None) -> Loss:

@@ -51,6 +51,13 @@ class DecoupledPPO(Clipped):
             self.require(0 <= self.floor < self.highest, f"need 0 <= floor < cap, got {self.floor}, {self.highest}")
 
     @property
+    def idle(self) -> dict[str, str]:
+        """The bounds that ``correction`` doesn't look at."""
+        why = f"objective.correction = {self.correction!r} doesn't use it"
+        found = super().idle if self.correction == "mask" else super().idle | {"floor": why}
+        return found | {"cap": why} if self.correction == "none" else found
+
+    @property
     def highest(self) -> float:
         """``cap``, or its default for the correction."""
         return self.cap if self.cap is not None else 5.0 if self.correction == "drop" else 2.0

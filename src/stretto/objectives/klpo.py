@@ -80,6 +80,13 @@ class KLPO(Objective):
         return frozenset({"mc": {"draws"}, "full": {"head"}, "topk": {"head"}, "binary": set[str]()}[self.estimator])
 
     @property
+    def idle(self) -> dict[str, str]:
+        """Options of the other estimators."""
+        of = {"M": ("mc",), "K": ("topk",), "tail_floor": ("topk",)}
+        why = f"objective.estimator = {self.estimator!r} doesn't use it"
+        return super().idle | {name: why for name, users in of.items() if self.estimator not in users}
+
+    @property
     def draws(self) -> int:
         """Draws per position that the engine must record, if ``needs`` says so."""
         return self.M

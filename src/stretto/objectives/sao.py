@@ -49,6 +49,13 @@ class SAO(Objective):
         self.require(0 <= self.clip_low <= 1 and self.clip_high >= 0, "clip_low in [0, 1] and clip_high >= 0")
         self.require(self.alpha is None or self.alpha > 0, f"alpha = {self.alpha} must be above 0")
 
+    @property
+    def idle(self) -> dict[str, str]:
+        """``lam`` beside ``alpha``, ``alpha`` without a critic."""
+        if self.baseline != "gae":
+            return super().idle | {"alpha": "there is no critic (objective.baseline = 'gae')"}
+        return super().idle | ({} if self.alpha is None else {"lam": "alpha decides it (objective.alpha = 'none')"})
+
     def advantages(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
         if self.baseline != "gae" or self.alpha is None:
             return super().advantages(batch, logp)
