@@ -55,7 +55,7 @@ def test_every_objective_can_be_described(
     found = json.loads(out)
     assert code == 0
     assert len(found["gradient"]) == 10
-    assert re.search(r"arXiv \d{4}\.\d+|(19|20)\d\d", found["text"]), "the docstring names no source"
+    assert re.search(r"arXiv\s+\d{4}\.\d+|(19|20)\d\d", found["text"]), "the docstring names no source"
 
 
 def test_papers_lists_27(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -218,7 +218,7 @@ def learner_process(wire: Script, step: Callable[[Any], Any]) -> _LearnerProcess
 
 
 def result(columns: Any, skipped: bool = False) -> Any:
-    return SimpleNamespace(version=1, skipped=skipped, metrics={}, reason=None, ratio=None)
+    return SimpleNamespace(version=1, skipped=skipped, metrics={}, reason=None, ratio=None, fill_s=0.0)
 
 
 def test_the_learner_process_answers_a_step_then_stages_it_then_saves() -> None:
