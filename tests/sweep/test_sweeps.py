@@ -204,3 +204,9 @@ def test_calibration_sweeps_windows_and_never_recommends_more_for_longer(tmp_pat
     assert stale == {1: [0] * 6, 3: [0, 1, 2, 0, 1, 2]}
     with pytest.raises(ConfigError, match="--interval"):
         run(0, 10)
+
+
+@pytest.mark.parametrize("rates", [[], [0.0], [-1.0], [1e-3, 1e-3], [float("nan")], [float("inf")]])
+def test_rates_are_distinct_and_positive(rates: list[float], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--rates"):
+        calibrate("stale", [], [2], rates, [0], tmp_path / "out", sync_interval=2, horizon=10)

@@ -7,6 +7,7 @@ collapse. The laws are the paper's; how they are fitted is our choice (``stretto
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,8 +60,8 @@ def calibrate(
     """
     if not intervals or min(intervals) < 1:
         raise ConfigError(f"--sync = {list(intervals)}: sync intervals are 1 or more steps")
-    if not rates or min(rates) <= 0:
-        raise ConfigError(f"--rates = {list(rates)}: learning rates are positive")
+    if not rates or not all(0 < rate < math.inf for rate in rates) or len(set(rates)) != len(rates):
+        raise ConfigError(f"--rates = {list(rates)}: learning rates are positive numbers, each given once")
     if sync_interval < 1 or horizon < 1 or not safety > 0:
         raise ConfigError(
             f"--interval = {sync_interval}, --horizon = {horizon}, --safety = {safety:g}: all must be positive"

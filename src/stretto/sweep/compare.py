@@ -71,7 +71,7 @@ class Comparison:
             stale = [p for p in points if p.lag >= STALE] or points[-1:]
             if any(p.mostly_collapsed for p in stale):
                 out[arm.label] = "collapses"
-            elif not any(p.mostly_collapsed for p in points) and stale[-1].final[0] >= stale[-1].start:
+            elif not any(p.mostly_collapsed for p in points) and stale[-1].final[0] >= stale[-1].start > 0:
                 out[arm.label] = "holds"
             else:
                 out[arm.label] = "fades"
