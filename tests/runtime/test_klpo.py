@@ -24,6 +24,7 @@ from .harness import assert_clean, configure, of, rehearse, tiny
 
 ENV = (f"env.name={Dense.__module__}:Dense", "cluster.env.kind=lognormal", "cluster.env.mean=0.3")
 VOCABULARY = 16
+SIZES: dict[str, tuple[str, ...]] = {"mc": ("objective.M=5",), "topk": ("objective.K=4",), "full": (), "binary": ()}
 WIDTHS = {"mc": {"mc": 5}, "topk": {"head": 4}, "full": {"head": "all"}, "binary": {}}
 
 
@@ -42,8 +43,8 @@ def test_each_estimator_trains_on_stale_data(
 
     monkeypatch.setattr(InlineLearner, "step", watched)
     _, events = rehearse(
-        tmp_path / "run", model, *ENV, "lag_bound=2", "max_steps=4", "objective.name=klpo", "objective.M=5",
-        "objective.K=4", f"objective.route={route}", f"objective.estimator={estimator}", "control.in_flight=abort",
+        tmp_path / "run", model, *ENV, "lag_bound=2", "max_steps=4", "objective.name=klpo",
+        *SIZES[estimator], f"objective.route={route}", f"objective.estimator={estimator}", "control.in_flight=abort",
         "cluster.decode_base_s=0.4", "cluster.step_base_s=0.1", "cluster.publish_s=0.01", "engine.slots=3",
         "sampling.max_new_tokens=8",
     )  # fmt: skip
@@ -75,7 +76,7 @@ def test_at_the_first_step_the_learner_finds_no_divergence(model: Path, tmp_path
     """Engine and learner agree on every recorded token, not on the sampled one alone."""
     for estimator in ("mc", "topk", "full"):
         _, events = rehearse(
-            tmp_path / estimator, model, *ENV, "max_steps=1", "objective.name=klpo", "objective.M=5", "objective.K=4",
+            tmp_path / estimator, model, *ENV, "max_steps=1", "objective.name=klpo", *SIZES[estimator],
             "sampling.temperature=0.7", f"objective.estimator={estimator}",
         )  # fmt: skip
         assert of(events, "StepEnd")[0]["metrics"]["klpo/kl"] == pytest.approx(0, abs=1e-7)

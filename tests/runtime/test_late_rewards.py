@@ -320,7 +320,7 @@ def test_checkpoints_of_before_are_still_read(model: Path, tmp_path: Path) -> No
 
 def test_worker_processes_get_the_rows_that_come_back(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    settings = ("objective.name=rac", "env.slow_share=0.5", "env.slow_delay_s=0.3", "max_steps=10")
+    settings = ("objective.name=rac", "env.slow_share=0.5", "env.slow_delay_s=0.15", "max_steps=60")
     with runs.train(out, model, *settings) as run:
         code, output = run.end()
     assert code == 0, output
