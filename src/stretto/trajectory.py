@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,16 +27,6 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.floating[Any]]
-
-
-class Ending(StrEnum):
-    """How a submitted trajectory ends; each ends exactly once."""
-
-    TRAINED = "trained"
-    REJECTED = "rejected"
-    FILTERED = "filtered"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
 
 
 @dataclass(slots=True)

@@ -10,18 +10,18 @@ import math
 import re
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stretto.envs.arithmetic import Operator
 from stretto.envs.base import ENVIRONMENTS, Client, Task
-from stretto.envs.counter import mix, text_share
+from stretto.envs.counter import mix
+from stretto.envs.held_out import HeldOut
 from stretto.envs.verifiers import Score, Verifier, normalize, score
 from stretto.errors import ConfigError
 from stretto.models.tokenizer import LightTokenizer
 from stretto.trajectory import Trajectory, Transcript
 
 _CALL = re.compile(r"\[(-?\d{1,12}[-+*]-?\d{1,12})\]")
-_EVAL_STREAM = 0xE7A2
 _NORMAL = NormalDist()
 REFUSED = "?>"
 """What the tool says to a call that it can't read."""
@@ -29,7 +29,7 @@ REFUSED = "?>"
 
 @ENVIRONMENTS.register("tool-agent")
 @dataclass
-class ToolAgent:
+class ToolAgent(HeldOut):
     """``terms`` numbers of ``digits`` digits need ``terms`` - 1 calls; more than ``max_calls`` truncate.
 
     The tool's latency has median ``wait_median_s``: lognormal with ``wait_sigma`` (standard deviation of its
@@ -48,6 +48,8 @@ class ToolAgent:
     held_out: float = 0.1
 
     alphabet = "0123456789+-*=[]>?"
+    salt: ClassVar[str] = "tool-agent"
+    eval_stream: ClassVar[int] = 0xE7A2
 
     def __post_init__(self) -> None:
         if not 1 <= self.digits <= 4:
@@ -64,8 +66,7 @@ class ToolAgent:
             raise ConfigError(
                 "env.wait_median_s, wait_sigma and wait_max_s are seconds or shapes: none may be negative"
             )
-        if not 0 < self.held_out < 1:
-            raise ConfigError(f"env.held_out = {self.held_out}: must lie between 0 and 1")
+        self.check_held_out()
         self._low = 10 ** (self.digits - 1) if self.digits > 1 else 0
         self._span = 10**self.digits - self._low
         self.verifier: Verifier | None = None
@@ -85,7 +86,8 @@ class ToolAgent:
         """A generator has no epochs."""
         return None
 
-    def _draw(self, *counters: int) -> str:
+    def draw(self, *counters: int) -> str:
+        """Terms with operators between them, each from a counter of its own."""
         parts = [str(self._low + mix(*counters, 0) % self._span)]
         for k in range(1, self.terms):
             bits = mix(*counters, k)
@@ -93,29 +95,9 @@ class ToolAgent:
             parts.append(str(self._low + (bits >> 8) % self._span))
         return "".join(parts)
 
-    def _task(self, index: int, problem: str) -> Task:
+    def task_of(self, index: int, problem: str) -> Task:
+        """The prompt is the problem and ``=``; the answer is that of the last call."""
         return Task(index, self.tokenizer.encode(problem + "="), steps(problem)[-1][1], {"problem": problem})
-
-    def _is_held_out(self, problem: str) -> bool:
-        return text_share(problem, "tool-agent") < self.held_out
-
-    def task(self, index: int) -> Task:
-        """Training problem ``index``: a function of (seed, index); never a held-out one."""
-        attempt = 0
-        while self._is_held_out(problem := self._draw(self.seed, index, attempt)):
-            attempt += 1
-        return self._task(index, problem)
-
-    def eval_tasks(self, n: int) -> list[Task]:
-        """At most n distinct held-out problems, for every seed the same."""
-        found: dict[str, None] = {}
-        for attempt in range(100 * n + 10_000):
-            if len(found) >= n:
-                break
-            problem = self._draw(_EVAL_STREAM, attempt)
-            if self._is_held_out(problem):
-                found[problem] = None
-        return [self._task(-1 - i, problem) for i, problem in enumerate(found)]
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
         """Turns until an answer without a call; only the answer is scored, and the tool's tokens never train."""
