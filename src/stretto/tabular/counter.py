@@ -1,8 +1,8 @@
 """Random numbers as functions of (seed, stream, i), for Python and for compiled loops alike.
 
 Draw ``i`` never depends on what was drawn before: threads, order and skipped draws can't change a result. The mixer is
-the finaliser of SplitMix64 (Steele, Lea and Flood 2014); draw ``i`` of a key is output ``i`` of that generator started at
-the key.
+the finaliser of SplitMix64 (Steele, Lea and Flood 2014); draw ``i`` of a key is output ``i`` of that generator started
+at the key.
 """
 
 from __future__ import annotations

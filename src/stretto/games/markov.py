@@ -1,0 +1,135 @@
+"""Markov games given by arrays: what a player faces, best responses, distance from a Nash equilibrium. Costs, not
+rewards: players minimise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stretto.errors import ConfigError
+from stretto.tabular.arguments import Floats, array, discount, probabilities
+from stretto.tabular.mdp import MDP, Ints, policy_iteration, policy_value
+
+Policies = Sequence[Floats]
+
+
+@dataclass(frozen=True)
+class MarkovGame:
+    """``moves`` [S,J,S], ``costs`` [N,S,J] expected cost of each player, ``gamma`` in [0, 1), ``actions`` the players'
+    numbers of actions (their product is J; joint actions are enumerated with player 0 slowest), ``start`` [S] (None:
+    uniform). ``ConfigError`` names what doesn't fit."""
+
+    moves: Floats
+    costs: Floats
+    gamma: float
+    actions: tuple[int, ...]
+    start: Floats = field(default=None)  # type: ignore[arg-type]
+
+    def __post_init__(self) -> None:
+        actions = tuple(int(a) for a in self.actions)
+        if not actions or min(actions) < 1:
+            raise ConfigError(f"MarkovGame: actions = {self.actions} must give each player at least one action")
+        joint = int(np.prod(actions))
+        moves = probabilities("MarkovGame", "moves", self.moves, (None, joint, None))
+        if moves.shape[0] != moves.shape[2]:
+            raise ConfigError(f"MarkovGame: moves must be [S,J,S]; got {list(moves.shape)}")
+        states = len(moves)
+        start = np.full(states, 1 / states) if self.start is None else self.start
+        fixed = {
+            "moves": moves,
+            "costs": array("MarkovGame", "costs", self.costs, (len(actions), states, joint)),
+            "gamma": discount("MarkovGame", self.gamma),
+            "actions": actions,
+            "start": probabilities("MarkovGame", "start", start, (states,)),
+        }
+        for name, value in fixed.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def players(self) -> int:
+        """N."""
+        return len(self.actions)
+
+    @property
+    def states(self) -> int:
+        """S."""
+        return self.moves.shape[0]
+
+    def joint_actions(self) -> Ints:
+        """[J,N]: each player's action in each joint action."""
+        return np.stack(np.unravel_index(np.arange(self.moves.shape[1]), self.actions), 1).astype(np.int64)
+
+
+def uniform_policies(game: MarkovGame) -> list[Floats]:
+    """Each player's policy [S,A_i], all actions alike."""
+    return [np.full((game.states, a), 1 / a) for a in game.actions]
+
+
+def joint_policy(game: MarkovGame, policies: Policies) -> Floats:
+    """[S,J]: probability of each joint action when players draw apart. ``ConfigError`` names a bad policy."""
+    checked = _checked("joint_policy", game, policies)
+    out = np.ones((game.states, 1))
+    for p in checked:
+        out = (out[:, :, None] * p[:, None, :]).reshape(game.states, -1)
+    return out
+
+
+def values(game: MarkovGame, policies: Policies) -> Floats:
+    """V [N,S]: expected discounted cost of each player from each state."""
+    joint = joint_policy(game, policies)
+    moves = np.einsum("sj,sjt->st", joint, game.moves)
+    costs = np.einsum("sj,nsj->ns", joint, game.costs)
+    return np.linalg.solve(np.eye(game.states) - game.gamma * moves, costs.T).T
+
+
+def face(game: MarkovGame, policies: Policies, player: int) -> MDP:
+    """The decision process of ``player`` when the others keep ``policies`` (its own entry is not used): rewards are
+    minus its costs."""
+    checked = _checked("face", game, policies)
+    others = [p if i != player else np.ones((game.states, game.actions[i])) for i, p in enumerate(checked)]
+    weights = np.ones((game.states, 1))
+    for p in others:
+        weights = (weights[:, :, None] * p[:, None, :]).reshape(game.states, -1)
+    shape = (game.states, *game.actions)
+    sums = tuple(1 + i for i in range(game.players) if i != player)
+    own = (weights * game.costs[player]).reshape(shape).sum(sums)
+    moves = (weights[:, :, None] * game.moves).reshape(*shape, game.states).sum(sums)
+    return MDP(moves / moves.sum(-1, keepdims=True), -own, game.gamma, game.start)
+
+
+def best_response(game: MarkovGame, policies: Policies, player: int) -> tuple[Floats, Ints]:
+    """Least cost [S] that ``player`` can reach against the others' ``policies``, and the actions [S] that do."""
+    found, choice = policy_iteration(face(game, policies, player))
+    return -found, choice
+
+
+def gaps(game: MarkovGame, policies: Policies) -> Floats:
+    """[N]: how much each player could save from ``start`` by a best response; >= 0 up to rounding."""
+    own = values(game, policies)
+    return np.array([game.start @ (own[i] - best_response(game, policies, i)[0]) for i in range(game.players)])
+
+
+def nash_gap(game: MarkovGame, policies: Policies) -> float:
+    """The largest of ``gaps``; 0 at a Nash equilibrium."""
+    return float(gaps(game, policies).max())
+
+
+def nash_conv(game: MarkovGame, policies: Policies) -> float:
+    """The sum of ``gaps``."""
+    return float(gaps(game, policies).sum())
+
+
+def player_value(game: MarkovGame, policies: Policies, player: int) -> Floats:
+    """[S]: expected discounted cost of ``player``, through what it faces (equal to its row of ``values``)."""
+    return -policy_value(face(game, policies, player), policies[player])
+
+
+def _checked(where: str, game: MarkovGame, policies: Policies) -> list[Floats]:
+    if len(policies) != game.players:
+        raise ConfigError(f"{where}: policies has {len(policies)} entries for {game.players} players")
+    return [
+        probabilities(where, f"policies[{i}]", p, (game.states, a))
+        for i, (p, a) in enumerate(zip(policies, game.actions, strict=True))
+    ]

@@ -1,0 +1,1 @@
+"""Markov alpha-potential games: congestion, job scheduling, distancing; natural policy gradient, exact and sampled."""

@@ -1,0 +1,81 @@
+"""Markov games as PettingZoo environments: all players move at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from pettingzoo import ParallelEnv
+
+from stretto.errors import ConfigError
+from stretto.games.markov import MarkovGame
+from stretto.tabular.arguments import number
+
+
+class ParallelGame(ParallelEnv[str, int, int]):
+    """``game`` with agents ``player_0`` ..; each sees the state; rewards are minus the expected costs. It ends by
+    truncation after ``horizon`` steps (None: never)."""
+
+    def __init__(self, game: MarkovGame, horizon: int | None = None) -> None:
+        self.metadata = {"name": "stretto_markov_game", "render_modes": []}
+        self.render_mode = None
+        self.game = game
+        self.horizon = None if horizon is None else int(number("ParallelGame", "horizon", horizon, 1, whole=True))
+        self.possible_agents = [f"player_{i}" for i in range(game.players)]
+        self.agents: list[str] = []
+        self.observation_spaces = {a: gymnasium.spaces.Discrete(game.states) for a in self.possible_agents}
+        self.action_spaces = {
+            a: gymnasium.spaces.Discrete(n) for a, n in zip(self.possible_agents, game.actions, strict=True)
+        }
+        self.rng = np.random.default_rng()
+        self.steps = 0
+        self.now = 0
+
+    def observation_space(self, agent: str) -> Any:
+        """States."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        """The player's actions."""
+        return self.action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, int], Any]:
+        """First state from ``game.start``; ``options``: {"state": s} starts there."""
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        given = (options or {}).get("state")
+        self.now = self._draw(self.game.start) if given is None else int(given)
+        if not 0 <= self.now < self.game.states:
+            raise ConfigError(f"ParallelGame.reset: state = {given} must be from 0 to {self.game.states - 1}")
+        self.agents, self.steps = list(self.possible_agents), 0
+        return self._all(self.now), self._all({})
+
+    def step(self, actions: dict[str, int]) -> tuple[Any, Any, Any, Any, Any]:
+        """Observations, rewards, terminations, truncations, infos. ``ConfigError`` if a player's action is missing or
+        unknown."""
+        if not self.agents:
+            raise ConfigError("ParallelGame.step: call reset() first")
+        chosen = []
+        for agent, count in zip(self.possible_agents, self.game.actions, strict=True):
+            action = actions.get(agent)
+            if action is None or not 0 <= int(action) < count:
+                raise ConfigError(f"ParallelGame.step: action {action!r} of {agent} must be from 0 to {count - 1}")
+            chosen.append(int(action))
+        joint = int(np.ravel_multi_index(chosen, self.game.actions))
+        costs = self.game.costs[:, self.now, joint]
+        self.now = self._draw(self.game.moves[self.now, joint])
+        self.steps += 1
+        over = self.steps == self.horizon
+        rewards = {a: -float(c) for a, c in zip(self.possible_agents, costs, strict=True)}
+        told = (self._all(self.now), rewards, self._all(False), self._all(over), self._all({}))
+        if over:
+            self.agents = []
+        return told
+
+    def _all(self, what: Any) -> dict[str, Any]:
+        return {a: dict(what) if isinstance(what, dict) else what for a in self.possible_agents}
+
+    def _draw(self, law: Any) -> int:
+        total = np.cumsum(law)
+        return int(np.searchsorted(total / total[-1], self.rng.random(), side="right"))

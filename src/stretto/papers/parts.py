@@ -1,0 +1,37 @@
+"""Papers whose experiment has several named parts: run them in turn, join what they found."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stretto.papers.base import Outcome, Settings
+
+
+def together(parts: Mapping[str, Callable[[Settings], Outcome]], settings: Settings) -> Outcome:
+    """All parts in turn: checks and notes under the part's name, figures one below the other."""
+    found: dict[str, Outcome] = {}
+    for name, run in parts.items():
+        start = time.perf_counter()
+        found[name] = run(settings)
+        verdict = "pass" if found[name].passed else "reported" if not _asked(found[name]) else "FAIL"
+        settings.say(f"{name}: {verdict}, {time.perf_counter() - start:.0f} s")
+    checks = [dataclasses.replace(c, name=f"{part}: {c.name}") for part, o in found.items() for c in o.checks]
+    notes = [f"{part}: {note}" for part, o in found.items() for note in o.notes]
+    drawn = [o.draw for o in found.values() if o.draw is not None]
+    if not drawn:
+        return Outcome(checks, notes)
+
+    def draw(figure: Any) -> None:
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height * len(drawn))
+        for fill, rows in zip(drawn, figure.subfigures(len(drawn), 1, squeeze=False), strict=True):
+            fill(rows[0])
+
+    return Outcome(checks, notes, draw)
+
+
+def _asked(outcome: Outcome) -> bool:
+    return any(c.passed is not None for c in outcome.checks)

@@ -1,0 +1,139 @@
+"""Discounted decision processes given by arrays, and their exact values, best policies and occupancies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import ConfigError
+from stretto.tabular.arguments import Floats, array, discount, number, probabilities
+
+Ints = NDArray[np.int64]
+GAIN = 1e-12
+"""An action replaces another only if it is better by more than this: ties can't make a policy cycle."""
+_ROUNDS = 1_000_000
+
+
+@dataclass(frozen=True)
+class MDP:
+    """``moves`` [S,A,S] probabilities of the next state, ``rewards`` [S,A] expected, ``gamma`` in [0, 1), ``start``
+    [S] law of the first state (None: uniform). ``ConfigError`` names what doesn't fit."""
+
+    moves: Floats
+    rewards: Floats
+    gamma: float
+    start: Floats = field(default=None)  # type: ignore[arg-type]
+
+    def __post_init__(self) -> None:
+        moves = probabilities("MDP", "moves", self.moves, (None, None, None))
+        if moves.shape[0] != moves.shape[2]:
+            raise ConfigError(f"MDP: moves must be [S,A,S]; got {list(moves.shape)}")
+        start = np.full(len(moves), 1 / len(moves)) if self.start is None else self.start
+        fixed = {
+            "moves": moves,
+            "rewards": array("MDP", "rewards", self.rewards, moves.shape[:2]),
+            "gamma": discount("MDP", self.gamma),
+            "start": probabilities("MDP", "start", start, moves.shape[:1]),
+        }
+        for name, value in fixed.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def states(self) -> int:
+        """S."""
+        return self.moves.shape[0]
+
+    @property
+    def actions(self) -> int:
+        """A."""
+        return self.moves.shape[1]
+
+
+def uniform_policy(mdp: MDP) -> Floats:
+    """[S,A], all actions alike."""
+    return np.full((mdp.states, mdp.actions), 1 / mdp.actions)
+
+
+def deterministic(choice: Ints, actions: int) -> Floats:
+    """[S,A]: the policy that takes action ``choice`` [S]."""
+    return np.asarray(np.eye(actions)[choice])
+
+
+def chain(mdp: MDP, policy: Any) -> tuple[Floats, Floats]:
+    """Next-state probabilities [S,S] and expected rewards [S] under ``policy`` [S,A]."""
+    p = probabilities("chain", "policy", policy, (mdp.states, mdp.actions))
+    return np.einsum("sa,sab->sb", p, mdp.moves), (p * mdp.rewards).sum(1)
+
+
+def policy_value(mdp: MDP, policy: Any) -> Floats:
+    """V [S] of ``policy`` [S,A]: (I - gamma P) V = r."""
+    moves, rewards = chain(mdp, policy)
+    return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * moves, rewards))
+
+
+def action_values(mdp: MDP, values: Any) -> Floats:
+    """Q [S,A] of taking an action, then being worth ``values`` [S]: r + gamma P V."""
+    return mdp.rewards + mdp.gamma * mdp.moves @ array("action_values", "values", values, (mdp.states,))
+
+
+def occupancy(mdp: MDP, policy: Any) -> Floats:
+    """d [S]: discounted share of time in each state from ``mdp.start``: (I - gamma P^T) d = (1 - gamma) start."""
+    moves, _ = chain(mdp, policy)
+    return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * moves.T, (1 - mdp.gamma) * mdp.start))
+
+
+def value_iteration(mdp: MDP, tolerance: float = 1e-13) -> tuple[Floats, Ints]:
+    """V* [S] to ``tolerance`` of the largest |V|, in the sup norm, and a greedy policy's actions [S]."""
+    tolerance = number("value_iteration", "tolerance", tolerance, above=0)
+    values = np.zeros(mdp.states)
+    for _ in range(_ROUNDS):
+        q = action_values(mdp, values)
+        better = q.max(1)
+        change = np.abs(better - values).max()
+        values = better
+        if change * mdp.gamma <= tolerance * (1 - mdp.gamma) * max(1.0, np.abs(values).max()):
+            return values, _first_best(q)
+    raise ConfigError(
+        f"value_iteration: gamma = {mdp.gamma} is too near 1 to reach {tolerance:g}; use policy_iteration"
+    )
+
+
+def policy_iteration(mdp: MDP) -> tuple[Floats, Ints]:
+    """V* [S] and the actions [S] of a best policy, by Howard's rounds; an action changes only for a gain > 1e-12 of
+    the largest |Q| (at least of 1)."""
+    choice = np.zeros(mdp.states, np.int64)
+    rows = np.arange(mdp.states)
+    for _ in range(_ROUNDS):
+        values = policy_value(mdp, deterministic(choice, mdp.actions))
+        q = action_values(mdp, values)
+        best = q.argmax(1)
+        better = q[rows, best] > q[rows, choice] + GAIN * max(1.0, np.abs(q).max())
+        if not better.any():
+            return values, choice
+        choice = np.where(better, best, choice)
+    raise ConfigError("policy_iteration: no end after a million rounds; rewards hold values too large for float64")
+
+
+def soft_value_iteration(mdp: MDP, temp: float, tolerance: float = 1e-13) -> tuple[Floats, Floats]:
+    """Values [S] of V = temp log sum_a exp(Q / temp), and the soft-optimal policy [S,A]; ``temp`` > 0."""
+    temp = number("soft_value_iteration", "temp", temp, above=0)
+    values = np.zeros(mdp.states)
+    for _ in range(_ROUNDS):
+        q = action_values(mdp, values)
+        top = q.max(1, keepdims=True)
+        weights = np.exp((q - top) / temp)
+        total = weights.sum(1, keepdims=True)
+        better = (top + temp * np.log(total))[:, 0]
+        change = np.abs(better - values).max()
+        values = better
+        if change * mdp.gamma <= tolerance * (1 - mdp.gamma) * max(1.0, np.abs(values).max()):
+            return values, np.asarray(weights / total)
+    raise ConfigError(f"soft_value_iteration: gamma = {mdp.gamma} is too near 1 to reach {tolerance:g}")
+
+
+def _first_best(q: Floats) -> Ints:
+    near = q >= q.max(1, keepdims=True) - GAIN * max(1.0, np.abs(q).max())
+    return np.asarray(near.argmax(1), np.int64)

@@ -1,0 +1,56 @@
+"""Rates: the slope of an error's mean over seeds on logarithmic axes, with its interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stretto.errors import ConfigError
+from stretto.tabular.arguments import Floats, array, number
+
+
+@dataclass(frozen=True)
+class Slope:
+    """``value``, and the 95 % bootstrap interval ``low`` .. ``high`` over seeds; ``level``: the fitted line is
+    exp(level) x^value."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+
+
+def loglog_slope(x: Any, y: Any, decades: float | None = None, resamples: int = 400, seed: int = 0) -> Slope:
+    """Least squares of log(mean over seeds of y) on log x. ``x`` [n] increasing and positive, ``y`` [seeds,n] or [n];
+    ``decades``: only x >= max(x) / 10^decades (None: all). The interval is the seeds' percentile bootstrap (one seed:
+    just the value). ``ConfigError`` if fewer than three points are left or a mean isn't positive."""
+    where = "loglog_slope"
+    xs = array(where, "x", x, (None,))
+    ys = np.atleast_2d(array(where, "y", y))
+    if ys.ndim != 2 or ys.shape[1] != len(xs):
+        raise ConfigError(f"{where}: y has shape {list(np.shape(y))}; it must be [seeds, {len(xs)}] like x")
+    if not (len(xs) and xs[0] > 0 and (np.diff(xs) > 0).all()):
+        raise ConfigError(f"{where}: x must be positive and increasing")
+    if decades is not None:
+        decades = number(where, "decades", decades, above=0)
+        kept = xs >= xs[-1] / 10**decades * (1 - 1e-12)
+        xs, ys = xs[kept], ys[:, kept]
+    if len(xs) < 3:
+        raise ConfigError(f"{where}: only {len(xs)} points of x are left; give more checkpoints or more decades")
+    if not (ys.mean(0) > 0).all():
+        raise ConfigError(f"{where}: the mean of y must be positive at each x to have a logarithm")
+    value, level = _fit(xs, ys.mean(0))
+    low = high = value
+    if len(ys) > 1:
+        g = np.random.default_rng(seed)
+        means = [ys[g.integers(0, len(ys), len(ys))].mean(0) for _ in range(resamples)]
+        slopes = [_fit(xs, mean)[0] for mean in means if (mean > 0).all()]
+        low, high = (float(v) for v in np.percentile(slopes, [2.5, 97.5]))
+    return Slope(value, low, high, level)
+
+
+def _fit(x: Floats, y: Floats) -> tuple[float, float]:
+    slope, level = np.polyfit(np.log(x), np.log(y), 1)
+    return float(slope), float(level)
