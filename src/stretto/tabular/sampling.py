@@ -1,0 +1,75 @@
+"""Draws from rows of probabilities in constant time, with one uniform a draw: alias tables.
+
+A row with at most K possible outcomes becomes K columns of mass 1/K. A column holds one or two outcomes: ``u`` picks
+the column by its leading part and the outcome by the rest, so a draw costs one look-up whatever K is (A. J. Walker,
+"An Efficient Method for Generating Discrete Random Variables with General Distributions", 1977; the tables by M. D.
+Vose, "A Linear Algorithm for Generating Random Numbers with a Given Distribution", 1991). Impossible outcomes take
+no column: a sparse chain of many states has small tables, and none of them is ever drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from stretto.tabular.arguments import probabilities
+
+
+class Guide(NamedTuple):
+    """Alias tables of R rows. ``cut`` [R, K]: share of the column that goes to its first outcome. ``ends`` [R, K, 2]:
+    its two outcomes. ``draw(*guide, row, u)`` draws."""
+
+    cut: NDArray[np.float64]
+    ends: NDArray[np.int32]
+
+
+def guide(p: ArrayLike) -> Guide:
+    """Tables for rows of probabilities ``p`` [.., S]; the leading axes are flattened in C order, so that the row of
+    (s, a) in [S, A, S] is ``s * A + a``. 16 K bytes a row, K the largest number of possible outcomes in any row.
+    ``ConfigError`` if a row isn't a probability distribution."""
+    rows = probabilities("guide", "p", p)
+    rows = np.ascontiguousarray(rows.reshape(-1, rows.shape[-1]))
+    return Guide(*_fill(rows, int(np.count_nonzero(rows, axis=1).max())))
+
+
+@njit(cache=True, inline="always")
+def draw(cut: NDArray[np.float64], ends: NDArray[np.int32], row: int, u: float) -> Any:
+    """The outcome that ``u`` in [0, 1) picks from ``row``; runs in Python and in Numba kernels alike."""
+    columns = cut.shape[1]
+    place = u * columns
+    k = min(int(place), columns - 1)  # u * K can round up to K
+    return ends[row, k, 0] if place - k < cut[row, k] else ends[row, k, 1]
+
+
+@njit(cache=True)
+def _fill(p: NDArray[np.float64], columns: int) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """Vose's pairing of a column that is short of mass with one that has too much."""
+    rows = p.shape[0]
+    cut, ends = np.ones((rows, columns)), np.zeros((rows, columns, 2), np.int32)
+    short, long = np.empty(columns, np.int64), np.empty(columns, np.int64)
+    for row in range(rows):
+        support = np.flatnonzero(p[row])
+        mass = np.zeros(columns)  # columns beyond the support are empty, hence pure second outcome
+        mass[: support.size] = p[row][support] * (columns / p[row].sum())
+        shorts = longs = 0
+        for k in range(columns):
+            ends[row, k, :] = support[min(k, support.size - 1)]
+            if mass[k] < 1:
+                short[shorts] = k
+                shorts += 1
+            else:
+                long[longs] = k
+                longs += 1
+        while shorts > 0 and longs > 0:
+            shorts -= 1
+            low, high = short[shorts], long[longs - 1]
+            cut[row, low], ends[row, low, 1] = mass[low], ends[row, high, 0]
+            mass[high] -= 1 - mass[low]
+            if mass[high] < 1:
+                longs -= 1
+                short[shorts] = high
+                shorts += 1
+    return cut, ends
