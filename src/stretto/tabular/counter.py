@@ -24,6 +24,7 @@ _UNIT = 1.0 / 9007199254740992.0  # 2^-53
 @njit(cache=True, inline="always")
 def mix(x: np.uint64) -> np.uint64:
     """64 bits from 64 bits, one to one."""
+    x = np.uint64(x)  # a key that has been through Python comes back as a signed number
     x = (x ^ (x >> _S30)) * _M1
     x = (x ^ (x >> _S27)) * _M2
     return x ^ (x >> _S31)
@@ -31,14 +32,14 @@ def mix(x: np.uint64) -> np.uint64:
 
 @njit(cache=True)
 def key(seed: int, stream: int) -> np.uint64:
-    """The key (uint64) of a ``stream`` of draws of ``seed``; both whole numbers >= 0."""
-    return mix(mix(np.uint64(seed) * _GOLDEN + _ONE) + np.uint64(stream) * _STREAM)
+    """The key of a ``stream`` of draws of ``seed``; both whole numbers >= 0. 63 bits, so that it passes through Python."""
+    return mix(mix(np.uint64(seed) * _GOLDEN + _ONE) + np.uint64(stream) * _STREAM) >> _ONE
 
 
 @njit(cache=True, inline="always")
 def uniform(key: np.uint64, i: int) -> float:
     """Draw ``i`` >= 0 of a key: uniform on [0, 1), a multiple of 2^-53."""
-    return np.float64(mix(key + (np.uint64(i) + _ONE) * _GOLDEN) >> _S11) * _UNIT
+    return np.float64(mix(np.uint64(key) + (np.uint64(i) + _ONE) * _GOLDEN) >> _S11) * _UNIT
 
 
 @njit(cache=True)

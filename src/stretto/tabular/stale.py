@@ -141,7 +141,7 @@ class _Loop:
         shape = (world.contexts, world.states)
         self.learned = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
         self.values = np.zeros(shape)  # of the critics that aren't learned by gradient
-        self.line: DelayLine[Rows] = DelayLine(getattr(objective, "lifetime", None))
+        self.line: DelayLine[Rows] = DelayLine(lifetime=getattr(objective, "lifetime", None))
         self.needs: frozenset[str] = objective.needs
         head = "head" in self.needs and objective.head is not None
         if head or "draws" in self.needs or (plan.delays and "late" not in self.needs):
@@ -167,10 +167,10 @@ class _Loop:
         trained_at = np.full(fresh, -1)
         if self.plan.delays:
             back = self.line.due(step)
-            trained_at = np.concatenate([trained_at, *(np.full(len(r.context), put) for r, put in back)])
+            trained_at = np.concatenate([trained_at, *(np.full(len(r.context), int(put)) for r, put in back)])
             delays = self.plan.delays.draw(step, fresh)
             for delay in np.unique(delays):  # a reward is never earlier than the next step
-                self.line.put(rows.take(np.flatnonzero(delays == delay)), step, max(int(delay), 1))
+                self.line.push(step, rows.take(np.flatnonzero(delays == delay)), max(int(delay), 1))
             rows = Rows.join([rows, *(r for r, _ in back)])
         batch = self.batch(rows, step, now, trained_at)
         moved = float(np.mean([self.update(batch, rows) for _ in range(self.plan.epochs)]))

@@ -1,0 +1,128 @@
+"""Markov games by arrays: what a player faces, best responses, gaps."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from pettingzoo.test import parallel_api_test
+
+from stretto.errors import ConfigError
+from stretto.games.markov import (
+    MarkovGame,
+    best_response,
+    face,
+    gaps,
+    joint_policy,
+    nash_conv,
+    nash_gap,
+    player_value,
+    uniform_policies,
+    values,
+)
+from stretto.games.zoo import ParallelGame
+
+
+def _game(seed: int = 0, actions: tuple[int, ...] = (2, 3, 2), gamma: float = 0.8) -> MarkovGame:
+    g = np.random.default_rng(seed)
+    joint = int(np.prod(actions))
+    moves = g.dirichlet(np.ones(3), size=(3, joint))
+    return MarkovGame(moves, g.random((len(actions), 3, joint)), gamma, actions, g.dirichlet(np.ones(3)))
+
+
+def _policies(game: MarkovGame, seed: int = 1) -> list[np.ndarray]:
+    g = np.random.default_rng(seed)
+    return [g.dirichlet(np.ones(a), size=game.states) for a in game.actions]
+
+
+def test_joint_actions_put_player_0_slowest() -> None:
+    game = _game()
+    assert game.joint_actions()[:4].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]]
+    policies = _policies(game)
+    joint = joint_policy(game, policies)
+    for j, chosen in enumerate(game.joint_actions()):
+        product = np.prod([p[:, a] for p, a in zip(policies, chosen, strict=True)], 0)
+        assert joint[:, j] == pytest.approx(product, abs=1e-15)
+
+
+@pytest.mark.parametrize("player", [0, 1, 2])
+def test_what_a_player_faces_is_the_average_over_the_others(player: int) -> None:
+    game = _game()
+    policies = _policies(game)
+    mdp = face(game, policies, player)
+    moves, costs = np.zeros_like(mdp.moves), np.zeros_like(mdp.rewards)
+    for j, chosen in enumerate(game.joint_actions()):
+        weight = np.prod([policies[i][:, a] for i, a in enumerate(chosen) if i != player], 0)
+        moves[:, chosen[player]] += weight[:, None] * game.moves[:, j]
+        costs[:, chosen[player]] += weight * game.costs[player, :, j]
+    assert np.abs(mdp.moves - moves).max() < 1e-14
+    assert np.abs(mdp.rewards + costs).max() < 1e-14
+    assert np.abs(player_value(game, policies, player) - values(game, policies)[player]).max() < 1e-13
+
+
+def test_a_best_response_beats_every_deterministic_policy() -> None:
+    game = _game(actions=(2, 2))
+    policies = _policies(game)
+    for player in range(2):
+        found, choice = best_response(game, policies, player)
+        every = []
+        for c in itertools.product(range(2), repeat=3):
+            changed = list(policies)
+            changed[player] = np.eye(2)[list(c)]
+            every.append(values(game, changed)[player])
+        assert found == pytest.approx(np.min(every, 0), abs=1e-12)
+        changed = list(policies)
+        changed[player] = np.eye(2)[choice]
+        assert values(game, changed)[player] == pytest.approx(found, abs=1e-12)
+
+
+def test_gaps_are_nonnegative_and_vanish_at_an_equilibrium() -> None:
+    game = _game()
+    assert (gaps(game, _policies(game)) > 0).all()
+    assert nash_gap(game, _policies(game)) < nash_conv(game, _policies(game))
+    dominant = MarkovGame(np.ones((1, 4, 1)), [[[0, 0, 1, 1]], [[0, 1, 0, 1]]], 0.5, (2, 2))
+    at_it = [np.array([[1.0, 0.0]])] * 2
+    assert nash_conv(dominant, at_it) == pytest.approx(0, abs=1e-12)
+    assert nash_gap(dominant, uniform_policies(dominant)) == pytest.approx(1)
+    assert nash_conv(dominant, uniform_policies(dominant)) == pytest.approx(2)
+
+
+def test_the_parallel_environment_plays_the_arrays() -> None:
+    game = _game()
+    parallel_api_test(ParallelGame(game, horizon=20), num_cycles=60)
+    env = ParallelGame(game)
+    seen, _ = env.reset(seed=4, options={"state": 1})
+    assert set(seen.values()) == {1}
+    after = np.zeros(3)
+    for _ in range(8000):
+        env.reset(options={"state": 1})
+        seen, rewards, *_ = env.step({"player_0": 1, "player_1": 2, "player_2": 0})
+        after[seen["player_0"]] += 1
+    joint = 1 * 6 + 2 * 2
+    assert after / 8000 == pytest.approx(game.moves[1, joint], abs=4 * 0.5 / np.sqrt(8000))
+    assert [rewards[f"player_{i}"] for i in range(3)] == (-game.costs[:, 1, joint]).tolist()
+    for actions in ({"player_0": 0}, {"player_0": 2, "player_1": 0, "player_2": 0}):
+        with pytest.raises(ConfigError, match=r"ParallelGame.step: action"):
+            env.step(actions)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    good: dict[str, Any] = {"moves": np.full((2, 4, 2), 0.5), "costs": np.zeros((2, 2, 4)), "gamma": 0.5,
+                            "actions": (2, 2)}  # fmt: skip
+    bad = {
+        r"MarkovGame: moves\[0, 0\] sums to 0.8": {"moves": np.full((2, 4, 2), 0.4)},
+        "MarkovGame: costs has shape": {"costs": np.zeros((2, 2, 3))},
+        "MarkovGame: gamma = 1": {"gamma": 1},
+        "MarkovGame: actions": {"actions": (4, 0)},
+        r"MarkovGame: moves has shape \[2, 4, 2\]": {"actions": (2, 3)},
+    }
+    for said, change in bad.items():
+        with pytest.raises(ConfigError, match=said):
+            MarkovGame(**(good | change))
+    game = MarkovGame(**good)
+    with pytest.raises(ConfigError, match=r"policies\[1\]\[0\] sums to 2"):
+        values(game, [np.full((2, 2), 0.5), np.ones((2, 2))])
+    with pytest.raises(ConfigError, match="1 entries for 2 players"):
+        nash_gap(game, [np.full((2, 2), 0.5)])

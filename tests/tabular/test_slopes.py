@@ -1,0 +1,40 @@
+"""Rates on logarithmic axes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stretto.errors import ConfigError
+from stretto.tabular.slopes import loglog_slope
+
+
+def test_a_power_law_is_found_and_its_interval_covers_it() -> None:
+    x = np.logspace(1, 5, 20)
+    exact = loglog_slope(x, 3 * x**-0.4)
+    assert (exact.value, exact.low, exact.high) == pytest.approx((-0.4, -0.4, -0.4))
+    assert np.exp(exact.level) == pytest.approx(3)
+    noisy = x**-0.4 * np.exp(0.3 * np.random.default_rng(0).normal(size=(32, 20)))
+    found = loglog_slope(x, noisy)
+    assert found.low < -0.4 < found.high
+    assert 0.005 < found.high - found.low < 0.1
+
+
+def test_only_the_last_decades_count() -> None:
+    x = np.logspace(0, 4, 41)
+    y = np.where(x < 100, 1.0, (x / 100) ** -0.5)
+    assert loglog_slope(x, y, decades=2).value == pytest.approx(-0.5)
+    assert loglog_slope(x, y).value > -0.4
+
+
+def test_what_has_no_slope_is_refused() -> None:
+    x = np.array([1.0, 10.0, 100.0])
+    for arguments, said in [
+        ((x, [1, 1]), r"y has shape \[2\]"),
+        ((x, [1, 0, 1]), "the mean of y must be positive"),
+        ((x, [1, 1, 1], 1), "only 2 points"),
+        ((-x, [1, 1, 1]), "x must be positive and increasing"),
+        ((x, [1, 1, 1], -1), "decades = -1"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            loglog_slope(*arguments)
