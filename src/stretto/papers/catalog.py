@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stretto.errors import ConfigError, nearest
 from stretto.papers.base import Paper
 
@@ -65,27 +67,38 @@ PAPERS: tuple[Paper, ...] = (
     Paper("smoothrl", "SmoothRL: Online Reinforcement Learning During Asynchronous Execution", "2608.29768",
           "Learning through asynchronously executed action chunks keeps robots smooth", "stretto.robots"),
     Paper("closed-loop-ppo", "A Closed-Loop Non-Asymptotic Convergence Analysis of PPO with Learned Critics and "
-          "Clipping", None, "PPO with a learned critic and clipping converges at a stated rate", "stretto.tabular"),
+          "Clipping", None, "PPO with a learned critic and clipping converges at a stated rate", "stretto.tabular",
+          "closed_loop_ppo",
+          ("ppo-rate", "ppo-delay", "ppo-horizon", "ppo-coupling")),
     Paper("async-td", "Sharp Statistical Rates for Asynchronous TD Learning with Markovian Data", None,
-          "The last iterate of asynchronous TD attains the sharp rate", "stretto.tabular"),
+          "The last iterate of asynchronous TD attains the sharp rate", "stretto.tabular", "async_td",
+          ("td-constants", "td-moments", "td-rate", "td-transient")),
     Paper("potential-games", "High-Probability Nash Regret for Decentralized Learning in Markov α-Potential Games: "
           "Episodic and Fully Online Asynchronous Algorithms with Applications to Markov Congestion Games", None,
-          "Decentralised natural policy gradient has sublinear Nash regret", "stretto.games"),
+          "Decentralised natural policy gradient has sublinear Nash regret", "stretto.games", "potential_games",
+          ("npg-alpha", "npg-online", "npg-episodic", "npg-jobs")),
     Paper("lq-games", "Learning under Opponent Unawareness in Linear-Quadratic Stochastic Games", None,
-          "Learners who are unaware of opponents still reach the Nash equilibrium", "stretto.games"),
+          "Learners who are unaware of opponents still reach the Nash equilibrium", "stretto.games", "lq_games",
+          ("cournot-nash", "cournot-rate", "cournot-welfare")),
     Paper("br-async-q", "Robust Asynchronous Q-Learning under Reward and State Corruption via Batching", None,
-          "Batched robust means keep Q-learning's error linear in the corrupted share", "stretto.tabular"),
+          "Batched robust means keep Q-learning's error linear in the corrupted share", "stretto.tabular", "br_async_q",
+          ("brq",)),
     Paper("chmas", "CHMAS: A Coupled Hierarchical Framework for Multi-Agent Reinforcement Learning", None,
-          "Coupling strategic and tactical learners divides foraging among agents", "stretto.games"),
+          "Coupling strategic and tactical learners divides foraging among agents", "stretto.games", "chmas",
+          ("chmas-foraging", "chmas-rate")),
     Paper("async-pricing", "Failure Modes of Deep Multi-Agent RL in Asynchronous Pricing: Reproducible Triggers, Trace "
           "Diagnostics, and a Partial Fix", "2606.09884",
-          "Asynchrony and latency change how learning sellers collude, and how critics diverge", "stretto.games"),
+          "Asynchrony and latency change how learning sellers collude, and how critics diverge", "stretto.games", "async_pricing",
+          ("pricing-tabular", "pricing-ddpg", "pricing-divergence")),
 )  # fmt: skip
 
 
 def find(name: str) -> Paper:
-    """The paper called ``name``; ``ConfigError`` names the nearest."""
+    """The paper called ``name``, or the one of which that is a part, with this part alone; ``ConfigError`` names the
+    nearest."""
     for paper in PAPERS:
         if paper.name == name:
             return paper
-    raise ConfigError(f"unknown paper {name!r}; {nearest(name, [p.name for p in PAPERS])}")
+        if name in paper.parts:
+            return replace(paper, name=name, only=name)
+    raise ConfigError(f"unknown paper {name!r}; {nearest(name, [n for p in PAPERS for n in (p.name, *p.parts)])}")

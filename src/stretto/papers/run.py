@@ -48,7 +48,7 @@ def reproduce(paper: Paper, settings: Settings, figures: Path) -> Verdict:
         )
     start = time.perf_counter()
     module = importlib.import_module(f"stretto.papers.{paper.module}")
-    outcome: Outcome = module.reproduce(settings)
+    outcome: Outcome = (module.PARTS[paper.only] if paper.only else module.reproduce)(settings)
     figure = None if outcome.draw is None else str(draw(outcome.draw, figures / f"{paper.name}.png"))
     return Verdict(paper, dataclasses.replace(outcome, draw=None), time.perf_counter() - start, figure)
 

@@ -32,7 +32,7 @@ def mix(x: np.uint64) -> np.uint64:
 
 @njit(cache=True)
 def key(seed: int, stream: int) -> np.uint64:
-    """The key of a ``stream`` of draws of ``seed``; both whole numbers >= 0. 63 bits, so that it passes through Python."""
+    """The key of a ``stream`` of draws of ``seed``; both whole numbers >= 0. 63 bits: it passes through Python."""
     return mix(mix(np.uint64(seed) * _GOLDEN + _ONE) + np.uint64(stream) * _STREAM) >> _ONE
 
 
