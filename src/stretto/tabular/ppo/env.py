@@ -1,0 +1,51 @@
+"""A layered world as a Gymnasium environment, and a stationary MDP as a layered world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from stretto.errors import ConfigError
+from stretto.tabular.arguments import number
+from stretto.tabular.mdp import MDP
+from stretto.tabular.ppo.worlds import Layered
+
+
+class LayeredEnv(gymnasium.Env[Any, Any]):
+    """Episodes of ``world`` (its exact arrays stay readable there). The observation of state s in layer h is h S + s;
+    the step of the last layer terminates and observes H S + s. Raises ``ConfigError`` on a step outside an episode or
+    an action that doesn't exist."""
+
+    def __init__(self, world: Layered) -> None:
+        self.world = world
+        self.observation_space = gymnasium.spaces.Discrete((world.layers + 1) * world.states)
+        self.action_space = gymnasium.spaces.Discrete(world.actions)
+        self._layer, self._state = world.layers, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self._layer, self._state = 0, int(self.np_random.choice(self.world.states, p=self.world.start))
+        return self._state, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """One layer on."""
+        world, h, s = self.world, self._layer, self._state
+        if h == world.layers:
+            raise ConfigError("LayeredEnv: step after the last layer (or before the first episode); call reset")
+        if not self.action_space.contains(action):
+            raise ConfigError(f"LayeredEnv: action = {action!r} must be a whole number from 0 to {world.actions - 1}")
+        reward = float(world.rewards[h, s, action] + world.noise * self.np_random.standard_normal())
+        self._state = int(self.np_random.choice(world.states, p=world.moves[h, s, action]))
+        self._layer += 1
+        return self._layer * world.states + self._state, reward, self._layer == world.layers, False, {}
+
+
+def unrolled(mdp: MDP, layers: int, noise: float = 0.0) -> Layered:
+    """The first ``layers`` steps of a stationary MDP, undiscounted: the same moves and rewards in every layer. With
+    ``stretto.tabular.gym.read_mdp`` this takes a Gymnasium environment that publishes its table."""
+    h = int(number("unrolled", "layers", layers, 1, whole=True))
+    moves = np.broadcast_to(mdp.moves, (h, *mdp.moves.shape))
+    return Layered(moves, np.broadcast_to(mdp.rewards, (h, *mdp.rewards.shape)), mdp.start, noise)

@@ -1,0 +1,220 @@
+"""The compiled loop of closed-loop PPO-Clip, one run a thread. ``reference`` is the same loop in plain Python.
+
+Logits theta and policies are [H, S, A], critics V [H+1, S] with V[H] = 0. Random numbers are counted: draw
+(t n + i) of the run's START stream, draw (t n + i) H + h of its ACTION, MOVE and NOISE streams.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from stretto.tabular.counter import key, normal, uniform
+from stretto.tabular.sampling import draw
+
+Array = np.ndarray[Any, Any]
+START, ACTION, MOVE, NOISE = 0, 1, 2, 3
+
+
+@njit(cache=True)
+def policy_of(theta: Array, pi: Array) -> None:
+    """``pi`` = softmax of ``theta``."""
+    layers, states, actions = theta.shape
+    for h in range(layers):
+        for s in range(states):
+            top = theta[h, s, 0]
+            for a in range(1, actions):
+                top = max(top, theta[h, s, a])
+            total = 0.0
+            for a in range(actions):
+                pi[h, s, a] = math.exp(theta[h, s, a] - top)
+                total += pi[h, s, a]
+            for a in range(actions):
+                pi[h, s, a] /= total
+
+
+@njit(cache=True)
+def _measure(moves: Array, rewards: Array, start: Array, pi: Array, critic: Array, q: Array, v: Array) -> Any:
+    """J, |grad J|^2 and the critic error, exact. Fills the work space ``q`` [H, S, A], ``v`` [H+1, S]."""
+    layers, states, actions = pi.shape
+    for h in range(layers - 1, -1, -1):
+        for s in range(states):
+            v[h, s] = 0.0
+            for a in range(actions):
+                q[h, s, a] = rewards[h, s, a]
+                for after in range(states):
+                    q[h, s, a] += moves[h, s, a, after] * v[h + 1, after]
+                v[h, s] += pi[h, s, a] * q[h, s, a]
+    d, gain, slope, error = start.copy(), 0.0, 0.0, 0.0
+    for s in range(states):
+        gain += d[s] * v[0, s]
+    for h in range(layers):
+        following = np.zeros(states)
+        for s in range(states):
+            error += d[s] * (critic[h, s] - v[h, s]) ** 2
+            for a in range(actions):
+                mass = d[s] * pi[h, s, a]
+                slope += (mass * (q[h, s, a] - v[h, s])) ** 2
+                for after in range(states):
+                    following[after] += mass * moves[h, s, a, after]
+        d = following
+    return gain, slope, error
+
+
+@njit(cache=True)
+def _sample(
+    keys: Array, first: int, pi: Array, rewards: Array, noise: float, moves: Any, start: Any, batch: Any
+) -> None:
+    """Fills ``batch`` = (states [n, H+1], actions [n, H], rewards [n, H]) from episode number ``first`` on."""
+    layers, states, actions = pi.shape
+    at, acted, got = batch
+    for i in range(len(acted)):
+        s = draw(start[0], start[1], 0, uniform(keys[START], first + i))
+        for h in range(layers):
+            number = (first + i) * layers + h
+            u = uniform(keys[ACTION], number)
+            a, mass = 0, pi[h, s, 0]
+            while u >= mass and a < actions - 1:
+                a += 1
+                mass += pi[h, s, a]
+            reward = rewards[h, s, a]
+            if noise > 0:
+                reward += noise * normal(keys[NOISE], number)
+            at[i, h], acted[i, h], got[i, h] = s, a, reward
+            s = draw(moves[0], moves[1], (h * states + s) * actions + a, uniform(keys[MOVE], number))
+        at[i, layers] = s
+
+
+@njit(cache=True)
+def _critic(batch: Any, lam: float, step: float, old: Array, critic: Array, advantages: Array) -> None:
+    """Advantages [n, H] of the old critic, and one step of the current one towards the returns."""
+    at, acted, got = batch
+    episodes, layers = acted.shape
+    move = np.zeros(critic.shape)
+    for i in range(episodes):
+        advantage, ahead = 0.0, 0.0
+        for h in range(layers - 1, -1, -1):
+            s = at[i, h]
+            delta = got[i, h] + old[h + 1, at[i, h + 1]] - old[h, s]
+            advantage = delta + lam * advantage
+            ahead = got[i, h] + ahead
+            advantages[i, h] = advantage
+            move[h, s] += ahead - old[h, s]
+    for h in range(layers):
+        for s in range(critic.shape[1]):
+            critic[h, s] += step * move[h, s] / episodes
+
+
+@njit(cache=True)
+def _mean_kl(at: Array, sampled: Array, pi: Array) -> float:
+    """KL(behaviour || current), mean over the batch's states."""
+    layers, states, actions = pi.shape
+    total = 0.0
+    for h in range(layers):
+        visits = np.zeros(states)
+        for i in range(len(at)):
+            visits[at[i, h]] += 1.0
+        for s in range(states):
+            divergence = 0.0
+            for a in range(actions):
+                if sampled[h, s, a] > 0:
+                    divergence += sampled[h, s, a] * math.log(sampled[h, s, a] / pi[h, s, a])
+            total += visits[s] * divergence
+    return total / (len(at) * layers)
+
+
+@njit(cache=True)
+def _epoch(
+    batch: Any, advantages: Array, sampled: Array, pi: Array, clip: float, step: float, theta: Array, move: Array
+) -> int:
+    """One clipped step of ``theta``; how many samples were clipped."""
+    at, acted, _ = batch
+    episodes, layers = acted.shape
+    actions = pi.shape[2]
+    move[:] = 0.0
+    clipped = 0
+    for i in range(episodes):
+        for h in range(layers):
+            s, a, advantage = at[i, h], acted[i, h], advantages[i, h]
+            ratio = pi[h, s, a] / sampled[h, s, a]
+            if (advantage > 0 and ratio > 1 + clip) or (advantage < 0 and ratio < 1 - clip):
+                clipped += 1
+                continue
+            weight = advantage * ratio
+            for b in range(actions):
+                move[h, s, b] -= weight * pi[h, s, b]
+            move[h, s, a] += weight
+    for h in range(layers):
+        for s in range(pi.shape[1]):
+            for b in range(actions):
+                theta[h, s, b] += step * move[h, s, b] / episodes
+    return clipped
+
+
+@njit(cache=True)
+def _learn(
+    seed: int, world: Any, tables: Any, steps: Any, numbers: Any, read: Array, every: int, goal: float,
+    theta: Array, critic: Array, old: Any, trace: Array, used: Array,
+) -> int:  # fmt: skip
+    """One run in place; the number of iterations done."""
+    moves, rewards, start, noise = world
+    alphas, betas = steps
+    episodes, epochs, clip, lam, kl_stop = numbers
+    layers, states, actions = theta.shape
+    keys = np.empty(4, np.uint64)
+    for stream in range(4):
+        keys[stream] = key(seed, stream)
+    depth = 1
+    for t in range(len(read)):
+        depth = max(depth, t - read[t] + 1)
+    thetas, critics = np.empty((depth, layers, states, actions)), np.empty((depth, layers + 1, states))
+    batch = (np.empty((episodes, layers + 1), np.int64), np.empty((episodes, layers), np.int64),
+             np.empty((episodes, layers)))  # fmt: skip
+    advantages = np.empty((episodes, layers))
+    pi, sampled, move = np.empty(theta.shape), np.empty(theta.shape), np.empty(theta.shape)
+    q, v = np.zeros(theta.shape), np.zeros(critic.shape)
+    done = len(alphas)
+    for t in range(len(alphas) + 1):
+        thetas[t % depth], critics[t % depth] = theta, critic
+        if t % every == 0:
+            policy_of(theta, pi)
+            gain, slope, error = _measure(moves, rewards, start, pi, critic, q, v)
+            trace[0, t // every], trace[1, t // every], trace[2, t // every] = gain, slope, error
+            if gain >= goal:
+                done = t
+        if t == done:
+            break
+        behaviour, old_critic = thetas[read[t] % depth], critics[read[t] % depth]
+        policy_of(behaviour, sampled)
+        _sample(keys, t * episodes, sampled, rewards, noise, tables[0], tables[1], batch)
+        _critic(batch, lam, betas[t], old_critic, critic, advantages)
+        for epoch in range(epochs):
+            policy_of(theta, pi)
+            if kl_stop >= 0 and _mean_kl(batch[0], sampled, pi) > kl_stop:
+                break
+            used[epoch, 0] += 1
+            used[epoch, 1] += _epoch(batch, advantages, sampled, pi, clip, alphas[t], theta, move)
+    old[0][:], old[1][:] = thetas[read[done] % depth], critics[read[done] % depth]
+    return done
+
+
+@njit(cache=True, parallel=True)
+def learn(
+    seeds: Array, moves: Array, rewards: Array, start: Array, noise: float, move_cut: Array, move_ends: Array,
+    start_cut: Array, start_ends: Array, alphas: Array, betas: Array, episodes: int, epochs: int, clip: float,
+    lam: float, kl_stop: float, reads: Array, every: int, goal: float, thetas: Array, critics: Array,
+    old_thetas: Array, old_critics: Array, traces: Array, used: Array, done: Array,
+) -> None:  # fmt: skip
+    """All runs, in place. ``move_..``, ``start_..``: alias tables; ``kl_stop`` negative: off; ``reads`` [runs, T+1]:
+    the iteration whose pair iteration t reads; what comes after ``goal`` has a leading axis of runs. ``traces``
+    [runs, 3, T // every + 1] receives J, |grad J|^2 and the critic error; ``used`` [runs, E, 2] epochs done and
+    samples clipped."""
+    for run in prange(len(seeds)):
+        done[run] = _learn(
+            seeds[run], (moves, rewards, start, noise), ((move_cut, move_ends), (start_cut, start_ends)),
+            (alphas, betas), (episodes, epochs, clip, lam, kl_stop), reads[run], every, goal, thetas[run],
+            critics[run], (old_thetas[run], old_critics[run]), traces[run], used[run],
+        )  # fmt: skip

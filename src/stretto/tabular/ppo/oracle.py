@@ -1,0 +1,135 @@
+"""What is exact in a layered world: values, gradient, variance of returns, the mean of a policy update."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stretto.tabular.arguments import array, number, probabilities
+from stretto.tabular.ppo.worlds import Layered
+
+Floats = NDArray[np.float64]
+
+
+def softmax(theta: Floats) -> Floats:
+    """Policy [.., A] of logits [.., A]."""
+    e = np.exp(theta - theta.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def values(world: Layered, policy: ArrayLike) -> tuple[Floats, Floats]:
+    """Q [H, S, A] and V [H, S] of a policy [H, S, A]: Q_h = R_h + P_h V_{h+1}, backward."""
+    pi = _policy("values", world, policy)
+    q = np.zeros(world.rewards.shape)
+    v = np.zeros((world.layers + 1, world.states))
+    for h in reversed(range(world.layers)):
+        q[h] = world.rewards[h] + world.moves[h] @ v[h + 1]
+        v[h] = (pi[h] * q[h]).sum(-1)
+    return q, v[:-1]
+
+
+def optimal_values(world: Layered) -> Floats:
+    """V* [H, S]."""
+    v = np.zeros((world.layers + 1, world.states))
+    for h in reversed(range(world.layers)):
+        v[h] = (world.rewards[h] + world.moves[h] @ v[h + 1]).max(-1)
+    return v[:-1]
+
+
+def occupancy(world: Layered, policy: ArrayLike) -> Floats:
+    """d [H, S], the chance of each state in each layer: d_{h+1} = d_h pi_h P_h, forward."""
+    pi = _policy("occupancy", world, policy)
+    d = np.zeros((world.layers, world.states))
+    d[0] = world.start
+    for h in range(world.layers - 1):
+        d[h + 1] = np.einsum("s,sa,sap->p", d[h], pi[h], world.moves[h])
+    return d
+
+
+def gain(world: Layered, policy: ArrayLike) -> float:
+    """J, the expected return of an episode."""
+    return float(world.start @ values(world, policy)[1][0])
+
+
+def optimal_gain(world: Layered) -> float:
+    """J*."""
+    return float(world.start @ optimal_values(world)[0])
+
+
+def gradient(world: Layered, policy: ArrayLike) -> Floats:
+    """grad J [H, S, A] by the logits of a softmax policy: d_h(s) pi(a|s) (Q - V)."""
+    pi = _policy("gradient", world, policy)
+    q, v = values(world, pi)
+    return occupancy(world, pi)[:, :, None] * pi * (q - v[:, :, None])
+
+
+def critic_error(world: Layered, policy: ArrayLike, critic: ArrayLike) -> float:
+    """Sum over h, s of d_h(s) (V - V^pi)^2 for a critic V [H, S]."""
+    v = array("critic_error", "critic", critic, world.rewards.shape[:2])
+    return float((occupancy(world, policy) * (v - values(world, policy)[1]) ** 2).sum())
+
+
+def return_variance(world: Layered, policy: ArrayLike) -> Floats:
+    """Var(G | h, s) [H, S] of the undiscounted return from layer h, reward noise included:
+    noise^2 + sum_a pi P ((R + V' - V)^2 + Var'), backward."""
+    pi = _policy("return_variance", world, policy)
+    _, v = values(world, pi)
+    after = np.vstack([v[1:], np.zeros(world.states)])
+    variance = np.zeros((world.layers + 1, world.states))
+    for h in reversed(range(world.layers)):
+        off = world.rewards[h][:, :, None] + after[h] - v[h][:, None, None]
+        spread = (world.moves[h] * (off**2 + variance[h + 1])).sum(-1)
+        variance[h] = world.noise**2 + (pi[h] * spread).sum(-1)
+    return variance[:-1]
+
+
+def mean_advantages(world: Layered, policy: ArrayLike, critic: ArrayLike, lam: float) -> Floats:
+    """E[A_lam | h, s, a] [H, S, A] of GAE (arXiv 1506.02438) with a critic [H, S] where ``policy`` samples:
+    R - V + P (V' + lam sum_a' pi(a') A_lam')."""
+    pi = _policy("mean_advantages", world, policy)
+    v = array("mean_advantages", "critic", critic, pi.shape[:2])
+    lam = number("mean_advantages", "lam", lam, 0, 1)
+    mean = np.zeros(pi.shape)
+    ahead = np.zeros(world.states)
+    for h in reversed(range(world.layers)):
+        mean[h] = world.rewards[h] - v[h][:, None] + world.moves[h] @ ahead
+        ahead = v[h] + lam * (pi[h] * mean[h]).sum(-1)
+    return mean
+
+
+def expected_update(
+    world: Layered, policy: ArrayLike, critic: ArrayLike, lam: float, behaviour: ArrayLike | None = None
+) -> Floats:
+    """Mean direction [H, S, A] of one unclipped epoch: d pi (A_lam - its mean under pi), by recursion. Episodes, d and
+    A_lam are of ``behaviour`` (default: the policy itself), which the ratios turn into ``policy``'s actions."""
+    pi = _policy("expected_update", world, policy)
+    sampled = pi if behaviour is None else _policy("expected_update", world, behaviour)
+    advantage = mean_advantages(world, sampled, critic, lam)
+    centred = advantage - (pi * advantage).sum(-1, keepdims=True)
+    return occupancy(world, sampled)[:, :, None] * pi * centred
+
+
+def enumerated_update(world: Layered, policy: ArrayLike, critic: ArrayLike, lam: float) -> Floats:
+    """``expected_update`` of the policy itself the long way round: the sum over all (S A)^H trajectories. For small
+    worlds."""
+    pi = _policy("enumerated_update", world, policy)
+    v = np.vstack([array("enumerated_update", "critic", critic, pi.shape[:2]), np.zeros(world.states)])
+    lam = number("enumerated_update", "lam", lam, 0, 1)
+    layers, states, actions = pi.shape
+    total = np.zeros(pi.shape)
+    for path in product(product(range(states), range(actions)), repeat=layers):
+        chance = world.start[path[0][0]]
+        for h, (s, a) in enumerate(path):
+            chance *= pi[h, s, a] * (world.moves[h, s, a, path[h + 1][0]] if h + 1 < layers else 1)
+        advantage = 0.0
+        for h, (s, a) in reversed(list(enumerate(path))):
+            after = v[h + 1, path[h + 1][0]] if h + 1 < layers else 0.0
+            advantage = world.rewards[h, s, a] + after - v[h, s] + lam * advantage
+            total[h, s] += chance * advantage * ((np.arange(actions) == a) - pi[h, s])
+    return total
+
+
+def _policy(where: str, world: Layered, policy: ArrayLike) -> Floats:
+    return probabilities(where, "policy", policy, world.rewards.shape)
