@@ -68,3 +68,11 @@ def test_bad_chains_are_named() -> None:
         mixing_time([[0, 1], [1, 0]])
     with pytest.raises(ConfigError, match="mixing_time: level = 0"):
         mixing_time([[0.5, 0.5], [0.5, 0.5]], 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_another_library_agrees_on_the_stationary_law(seed: int) -> None:
+    from quantecon import MarkovChain
+
+    p = _random(seed, 6)
+    assert np.abs(MarkovChain(p).stationary_distributions[0] - stationary(p)).max() < 1e-12

@@ -91,3 +91,14 @@ def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(ConfigError, match="soft_value_iteration: temp = 0"):
         soft_value_iteration(mdp, 0)
     assert uniform_policy(mdp).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_another_library_agrees(seed: int) -> None:
+    from quantecon.markov import DiscreteDP
+
+    mdp = _random(seed, 6, 4)
+    found = DiscreteDP(mdp.rewards, mdp.moves, mdp.gamma).solve(method="policy_iteration")
+    values, choice = policy_iteration(mdp)
+    assert np.abs(found.v - values).max() < 1e-11
+    assert found.sigma.tolist() == choice.tolist()

@@ -88,7 +88,8 @@ PAPERS: tuple[Paper, ...] = (
           ("chmas-foraging", "chmas-rate")),
     Paper("async-pricing", "Failure Modes of Deep Multi-Agent RL in Asynchronous Pricing: Reproducible Triggers, Trace "
           "Diagnostics, and a Partial Fix", "2606.09884",
-          "Asynchrony and latency change how learning sellers collude, and how critics diverge", "stretto.games", "async_pricing",
+          "Asynchrony and latency change how learning sellers collude, and how critics diverge", "stretto.games",
+          "async_pricing",
           ("pricing-tabular", "pricing-ddpg", "pricing-divergence")),
 )  # fmt: skip
 
