@@ -49,13 +49,15 @@ class Settings:
 @dataclass(frozen=True)
 class Check:
     """One figure: ``measured`` beside ``published`` (the paper's or the specification's; None: none was given),
-    ``condition`` in words. ``passed`` None: reported without a condition."""
+    ``condition`` in words. ``passed`` None: reported without a condition; ``absent``: and the paper's effect did not
+    appear, which the verdict says."""
 
     name: str
     measured: Any
     condition: str = ""
     published: Any = None
     passed: bool | None = None
+    absent: bool = False
 
 
 @dataclass

@@ -7,7 +7,7 @@ import importlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,16 @@ def reproduce(paper: Paper, settings: Settings, figures: Path) -> Verdict:
     return Verdict(paper, dataclasses.replace(outcome, draw=None), time.perf_counter() - start, figure)
 
 
-def reproduce_all(settings: Settings, figures: Path, jobs: int, done: Callable[[Verdict], None]) -> list[Verdict]:
-    """All experiments, ``jobs`` processes at a time; ``done`` hears of each. In the order of the list."""
-    papers = [p for p in PAPERS if p.module]
+def reproduce_all(
+    settings: Settings,
+    figures: Path,
+    jobs: int,
+    done: Callable[[Verdict], None],
+    chosen: Sequence[Paper] | None = None,
+) -> list[Verdict]:
+    """All experiments (or the ``chosen``), ``jobs`` processes at a time; ``done`` hears of each. In the order of the
+    list."""
+    papers = [p for p in PAPERS if p.module] if chosen is None else list(chosen)
     quiet = dataclasses.replace(settings, say=_silent)  # a terminal's printer doesn't travel to another process
     found: dict[str, Verdict] = {}
     with SideBySide(min(jobs, len(papers))) as pool:
@@ -90,8 +97,10 @@ def table(verdicts: Iterable[Verdict]) -> str:
 
 
 def word(check: Check) -> str:
-    """``pass``, ``FAIL`` or ``reported``."""
-    return "reported" if check.passed is None else "pass" if check.passed else "FAIL"
+    """``pass``, ``FAIL``, ``not reproduced`` or ``reported``."""
+    if check.passed is None:
+        return "not reproduced" if check.absent else "reported"
+    return "pass" if check.passed else "FAIL"
 
 
 def text(value: Any) -> str:
