@@ -11,7 +11,7 @@ from stretto.errors import ConfigError
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.catalog import PAPERS, find
 from stretto.papers.parts import together
-from stretto.papers.run import draw
+from stretto.papers.run import draw, word
 
 
 def test_parts_run_in_turn_and_keep_their_names(tmp_path: Any) -> None:
@@ -47,3 +47,8 @@ def test_the_list_names_the_parts_that_there_are(paper: Any) -> None:
 def test_an_unknown_part_is_told_its_neighbour() -> None:
     with pytest.raises(ConfigError, match="unknown paper 'td-rates'; did you mean 'td-rate'"):
         find("td-rates")
+
+
+def test_an_effect_that_did_not_appear_is_said() -> None:
+    words = [word(Check("a", 1, passed=p, absent=x)) for p, x in ((None, False), (None, True), (True, False))]
+    assert words == ["reported", "not reproduced", "pass"]
