@@ -1,0 +1,169 @@
+"""Cournot with sticky prices: firms choose quantities, the price moves a share s of the way to demand (Fershtman and
+Kamien, Dynamic Duopolistic Competition with Sticky Prices).
+
+p' = (1-s) p + s (a - b sum q) + sigma N(0,1). Firm i earns p' q - c q - (k/2) q^2 (``timing`` 2) or the same with p
+(``timing`` 1, the price it saw). Policies q = -(K0 + K1 p), kept within [0, q_max] in a simulation. At s = 1 timing 2
+is static Cournot. All constants are [inferred].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stretto.errors import ConfigError
+from stretto.games.lq.game import LQGame, from_own_costs
+from stretto.games.lq.riccati import Equilibrium, nash
+from stretto.tabular.arguments import Floats, array, number
+
+ORACLES: dict[float, tuple[float, float, float, float, float]] = {
+    0.1: (1.042836, -0.615446, 0.776911, 5.417415, 2.291292),
+    0.5: (-0.969770, -0.194851, 0.305149, 5.800134, 2.099933),
+    0.9: (-1.854055, -0.027003, 0.051395, 5.969506, 2.015247),
+    1.0: (-2.0, 0.0, 0.0, 6.0, 2.0),
+}
+"""Stickiness s -> (K0, K1, root of the price, steady price, steady quantity) of two default firms, known digits."""
+
+
+class Welfare(NamedTuple):
+    """Expected flows per step at a steady linear policy: industry ``profit``, ``consumer`` surplus, their sum
+    ``total``, and ``hhi``, the Herfindahl index of the mean quantities (1 / firms if all are alike)."""
+
+    profit: float
+    consumer: float
+    total: float
+    hhi: float
+
+
+@dataclass(frozen=True)
+class Cournot:
+    """The market. ``a``, ``b``: demand is worth a - b Q; ``c``, ``k``: cost c q + (k/2) q^2, one number for all firms
+    or one a firm; ``s`` in (0, 1]: small is sticky; ``beta``: discount; ``sigma``: noise of the price; ``q_max``: the
+    largest quantity; ``timing``: 1 or 2. ``ConfigError`` on anything outside its range."""
+
+    s: float = 0.1
+    firms: int = 2
+    timing: int = 2
+    a: float = 10.0
+    b: float = 1.0
+    c: Any = 2.0
+    k: Any = 1.0
+    beta: float = 0.95
+    sigma: float = 0.3
+    q_max: float = 4.0
+
+    def __post_init__(self) -> None:
+        number("Cournot", "firms", self.firms, 1, whole=True)
+        number("Cournot", "s", self.s, above=0, high=1)
+        number("Cournot", "beta", self.beta, 0, below=1)
+        for name in ("a", "b", "q_max"):
+            number("Cournot", name, getattr(self, name), above=0)
+        number("Cournot", "sigma", self.sigma, 0)
+        if self.timing not in (1, 2):
+            raise ConfigError(f"Cournot: timing = {self.timing} must be 1 (paid the price seen) or 2 (the next price)")
+        for name in ("c", "k"):
+            values = self._each(name)
+            if (values < 0).any():
+                raise ConfigError(f"Cournot: {name} = {getattr(self, name)} must be >= 0")
+            object.__setattr__(self, name, tuple(values.tolist()))
+
+    def _each(self, name: str) -> Floats:
+        value = getattr(self, name)
+        if np.ndim(value) == 0:
+            return np.full(self.firms, number("Cournot", name, value))
+        return array("Cournot", name, value, (self.firms,))
+
+    @property
+    def costs(self) -> tuple[Floats, Floats]:
+        """c and k, each [firms]."""
+        return np.array(self.c), np.array(self.k)
+
+    def game(self) -> LQGame:
+        """The market as a game on x = (1, p), costs = -profits."""
+        A = np.array([[1.0, 0.0], [self.s * self.a, 1 - self.s]])
+        B = [np.array([[0.0], [-self.s * self.b]])] * self.firms
+        return from_own_costs(A, B, [self._own(*ck) for ck in zip(*self.costs, strict=True)], self.beta,
+                              np.array([[0.0], [self.sigma]]))  # fmt: skip
+
+    def _own(self, c: float, k: float) -> Floats:
+        """-profit on (1, p, q, 1', p')."""
+        cost = np.zeros((5, 5))
+        cost[2, 2] = k / 2
+        cost[0, 2] = cost[2, 0] = c / 2
+        paid = 4 if self.timing == 2 else 1
+        cost[paid, 2] = cost[2, paid] = -0.5
+        return cost
+
+    def profits(self, p: float, q: Floats, after: float) -> Floats:
+        """Each firm's profit [firms] at price ``p``, quantities ``q`` [firms] and next price ``after``."""
+        c, k = self.costs
+        paid = after if self.timing == 2 else p
+        return np.asarray(paid * q - c * q - k / 2 * q * q)
+
+    def quantities(self, gains: Any, p: float) -> Floats:
+        """q = -(K0 + K1 p) within [0, q_max], [firms]; ``gains`` [firms, 2]."""
+        K = array("Cournot.quantities", "gains", gains, (self.firms, 2))
+        return np.clip(-(K[:, 0] + K[:, 1] * p), 0, self.q_max)
+
+
+def nash_gains(model: Cournot, **options: Any) -> Floats:
+    """(K0, K1) of each firm [firms, 2] at the Nash equilibrium; ``options`` go to ``riccati.nash``."""
+    return stacked(nash(model.game(), **options))
+
+
+def stacked(found: Equilibrium) -> Floats:
+    """The gains of an equilibrium of a market [firms, 2]."""
+    return np.vstack(found.gains)
+
+
+def price_root(model: Cournot, gains: Any) -> float:
+    """1 - s + s b sum_j K1_j: the price is an AR(1) with it."""
+    K = array("price_root", "gains", gains, (model.firms, 2))
+    return float(1 - model.s + model.s * model.b * K[:, 1].sum())
+
+
+def steady_price(model: Cournot, gains: Any) -> float:
+    """Mean price under linear policies ``gains`` [firms, 2]. ``ConfigError`` if the price has none (|root| >= 1)."""
+    K = array("steady_price", "gains", gains, (model.firms, 2))
+    root = price_root(model, K)
+    if abs(root) >= 1:
+        raise ConfigError(f"steady_price: gains make the price's root {root:.4g}; it must lie inside (-1, 1)")
+    return float((model.s * model.a + model.s * model.b * K[:, 0].sum()) / (1 - root))
+
+
+def steady_quantities(model: Cournot, gains: Any) -> Floats:
+    """Mean quantities [firms] under linear policies, bounds ignored."""
+    K = array("steady_quantities", "gains", gains, (model.firms, 2))
+    return np.asarray(-(K[:, 0] + K[:, 1] * steady_price(model, K)))
+
+
+def welfare(model: Cournot, gains: Any) -> Welfare:
+    """Expected flows at the steady law of linear policies ``gains`` [firms, 2], bounds on quantities ignored: var p =
+    sigma^2 / (1 - root^2), E[p' q] = mean p mean q - K1 root var p. Consumer surplus is a Q - b Q^2 / 2 minus what is
+    paid."""
+    K = array("welfare", "gains", gains, (model.firms, 2))
+    root, price, q = price_root(model, K), steady_price(model, K), steady_quantities(model, K)
+    var = model.sigma**2 / (1 - root**2)
+    paid = price * q - K[:, 1] * var * (root if model.timing == 2 else 1.0)
+    c, k = model.costs
+    profit = float((paid - c * q - k / 2 * (q * q + K[:, 1] ** 2 * var)).sum())
+    output, slope = q.sum(), K[:, 1].sum()
+    consumer = float(model.a * output - model.b / 2 * (output**2 + slope**2 * var) - paid.sum())
+    return Welfare(profit, consumer, profit + consumer, float(((q / output) ** 2).sum()))
+
+
+def static_cournot(model: Cournot) -> Floats:
+    """Quantities [firms] of the one-shot game in which the price is a - b Q at once: b Q + (b + k_i) q_i = a - c_i."""
+    c, k = model.costs
+    slopes = model.b * np.ones((model.firms,) * 2) + np.diag(model.b + k)
+    return np.asarray(np.linalg.solve(slopes, model.a - c), np.float64)
+
+
+def price_taking(model: Cournot) -> float:
+    """The price if every firm supplied where price = marginal cost, c + k q; needs k > 0."""
+    c, k = model.costs
+    if (k <= 0).any():
+        raise ConfigError("price_taking: k must be above 0: with constant marginal cost supply has no slope")
+    return float((model.a + model.b * (c / k).sum()) / (1 + model.b * (1 / k).sum()))

@@ -1,0 +1,127 @@
+"""How firms that don't know of each other learn: what a run of the Cournot market is made of, and what it gives.
+
+Each firm sees the price and its own quantity. It explores now and then, fits p' = a0 + a1 p + bb q by least squares,
+and at its own times takes the gain that is optimal for that model. Constants and options are [inferred].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from stretto.errors import ConfigError
+from stretto.games.lq.cournot import Cournot, nash_gains
+from stretto.tabular.arguments import Floats, array, number
+
+Clock = Literal["fixed", "poisson", "geometric"]
+Memory = Literal["all", "forget", "doubling"]
+EXPLORE, ACTION, RING, NOISE = 0, 1, 2, 3
+"""Streams of random numbers; firm i's draws of the first three at step t stand at t firms + i, the noise at t."""
+
+
+@dataclass(frozen=True)
+class Learners:
+    """How the firms learn.
+
+    ``nu``, ``e0``: a firm explores at step t with probability min(1, e0 t^-nu), and in the first ``warmup`` steps.
+    ``centred``: explore around the greedy quantity, + U[-width, width], clipped; else uniformly on [0, q_max].
+    ``periods``: steps between a firm's updates, one a firm (one number: all). ``clock``: ``fixed`` (when the step's
+    number divides), ``geometric`` (each step with probability 1/period) or ``poisson`` (a step in which a Poisson
+    process of that mean gap rings). ``published``: firms see the total output too. ``memory``: ``all`` keeps the
+    whole history; ``forget`` multiplies its sums by ``forget`` a step; ``doubling`` keeps the data since the power
+    of two before the last. ``ridge``: added to the diagonal. ``start``: the first (K0, K1) of every firm.
+    """
+
+    nu: float = 0.5
+    e0: float = 1.0
+    centred: bool = False
+    width: float = 1.0
+    periods: tuple[int, ...] = (50, 70)
+    clock: Clock = "fixed"
+    published: bool = False
+    memory: Memory = "all"
+    forget: float = 0.9999
+    ridge: float = 1e-6
+    warmup: int = 30
+    start: tuple[float, float] = (-1.0, 0.0)
+
+    def __post_init__(self) -> None:
+        where = "Learners"
+        for name, low in (("nu", 0.0), ("e0", 0.0), ("warmup", 0.0)):
+            number(where, name, getattr(self, name), low)
+        number(where, "width", self.width, above=0)
+        number(where, "ridge", self.ridge, above=0)
+        number(where, "forget", self.forget, above=0, high=1)
+        array(where, "start", self.start, (2,))
+        if self.clock not in ("fixed", "poisson", "geometric"):
+            raise ConfigError(f"{where}: clock = {self.clock!r} must be 'fixed', 'poisson' or 'geometric'")
+        if self.memory not in ("all", "forget", "doubling"):
+            raise ConfigError(f"{where}: memory = {self.memory!r} must be 'all', 'forget' or 'doubling'")
+        periods = np.atleast_1d(self.periods)
+        for period in periods:
+            number(where, "periods", period, 1, whole=True)
+        object.__setattr__(self, "periods", tuple(int(x) for x in periods))
+
+    def gaps(self, firms: int) -> tuple[Any, Floats]:
+        """Periods int64 [firms] (0 where random), and the chance [firms] that a random clock rings in a step."""
+        if len(self.periods) not in (1, firms):
+            raise ConfigError(f"Learners: periods {self.periods} must be one number or one for each of {firms} firms")
+        periods = np.broadcast_to(np.array(self.periods, np.int64), (firms,)).copy()
+        if self.clock == "fixed":
+            return periods, np.zeros(firms)
+        chances = 1 / periods if self.clock == "geometric" else -np.expm1(-1 / periods)
+        return np.zeros(firms, np.int64), chances
+
+    def exploration(self, steps: int) -> Floats:
+        """The chance to explore [steps]."""
+        t = np.arange(steps, dtype=float)
+        with np.errstate(divide="ignore"):
+            rates = np.minimum(1.0, self.e0 * t**-self.nu)
+        rates[: int(self.warmup)] = 1.0
+        return rates
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came out, one row a seed. ``gains`` [seeds, checkpoints, firms, 2] after ``checkpoints`` steps. Means per
+    step over the whole run: ``profit``, ``consumer`` surplus, ``hhi`` (of the quantities of each step that has any)
+    [seeds], ``profits`` [seeds, firms]. ``price`` [seeds]: the last one. ``kept`` [seeds]: updates whose Riccati
+    equation had no solution, so that the firm kept its gain."""
+
+    model: Cournot
+    checkpoints: Any
+    gains: Floats
+    profits: Floats
+    consumer: Floats
+    hhi: Floats
+    price: Floats
+    kept: Any
+
+    @property
+    def profit(self) -> Floats:
+        """Industry profit a step [seeds]."""
+        return np.asarray(self.profits.sum(1))
+
+    @property
+    def total(self) -> Floats:
+        """Profit plus consumer surplus [seeds]."""
+        return np.asarray(self.profit + self.consumer)
+
+    def errors(self, target: Any | None = None) -> Floats:
+        """Largest distance [seeds, checkpoints] of a gain from ``target`` [firms, 2] (None: the Nash equilibrium)."""
+        goal = nash_gains(self.model) if target is None else array("Learned.errors", "target", target)
+        return np.asarray(np.abs(self.gains - goal).max((2, 3)))
+
+
+def checkpoints_of(where: str, steps: Any, checkpoints: Sequence[int] | None) -> tuple[int, Any]:
+    """``steps`` as a whole number and increasing ``checkpoints`` within 1..steps (None: the last step)."""
+    count = int(number(where, "steps", steps, 1, whole=True))
+    marks = np.asarray([count] if checkpoints is None else checkpoints)
+    if marks.ndim != 1 or not len(marks) or not np.issubdtype(marks.dtype, np.integer):
+        raise ConfigError(f"{where}: checkpoints must be whole numbers, at least one")
+    if marks[0] < 1 or marks[-1] > count or (np.diff(marks) <= 0).any():
+        raise ConfigError(f"{where}: checkpoints must increase within 1..{count}")
+    return count, marks.astype(np.int64)
