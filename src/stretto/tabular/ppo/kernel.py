@@ -37,6 +37,14 @@ def policy_of(theta: Array, pi: Array) -> None:
 
 
 @njit(cache=True)
+def _copy(x: Array, out: Array) -> None:
+    """Element by element: an array assignment would compile its error messages, too."""
+    flat, target = x.ravel(), out.ravel()
+    for i in range(flat.size):
+        target[i] = flat[i]
+
+
+@njit(cache=True)
 def _measure(moves: Array, rewards: Array, start: Array, pi: Array, critic: Array, q: Array, v: Array) -> Any:
     """J, |grad J|^2 and the critic error, exact. Fills the work space ``q`` [H, S, A], ``v`` [H+1, S]."""
     layers, states, actions = pi.shape
@@ -134,7 +142,7 @@ def _epoch(
     at, acted, _ = batch
     episodes, layers = acted.shape
     actions = pi.shape[2]
-    move[:] = 0.0
+    move.fill(0.0)
     clipped = 0
     for i in range(episodes):
         for h in range(layers):
@@ -178,7 +186,8 @@ def _learn(
     q, v = np.zeros(theta.shape), np.zeros(critic.shape)
     done = len(alphas)
     for t in range(len(alphas) + 1):
-        thetas[t % depth], critics[t % depth] = theta, critic
+        _copy(theta, thetas[t % depth])
+        _copy(critic, critics[t % depth])
         if t % every == 0:
             policy_of(theta, pi)
             gain, slope, error = _measure(moves, rewards, start, pi, critic, q, v)
@@ -197,7 +206,8 @@ def _learn(
                 break
             used[epoch, 0] += 1
             used[epoch, 1] += _epoch(batch, advantages, sampled, pi, clip, alphas[t], theta, move)
-    old[0][:], old[1][:] = thetas[read[done] % depth], critics[read[done] % depth]
+    _copy(thetas[read[done] % depth], old[0])
+    _copy(critics[read[done] % depth], old[1])
     return done
 
 

@@ -1,0 +1,115 @@
+"""Where the first epoch's update goes wrong: old samples, a wrong critic, the clip, a finite batch. All exact.
+
+The clip looks at the sign of each sampled advantage, so its bias needs their whole law, not their mean: every
+trajectory is enumerated, and the reward noise on top of it, which is normal, is integrated in closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
+
+from stretto.errors import ConfigError
+from stretto.tabular.arguments import array, number
+from stretto.tabular.ppo.oracle import expected_update, gradient, occupancy, softmax, values
+from stretto.tabular.ppo.worlds import Layered
+
+Floats = NDArray[np.float64]
+_MOST = 5_000_000
+
+
+@dataclass(frozen=True)
+class Split:
+    """First-epoch update = ``gradient`` + ``stale`` + ``critic`` + ``clip`` + noise, all [H, S, A]. ``gradient``: of J
+    at the current policy; ``stale``: episodes of the old policy, with its exact values; ``critic``: the old critic in
+    their place; ``clip``: samples silenced; ``batch``: mean squared norm of the noise of n episodes."""
+
+    gradient: Floats
+    stale: Floats
+    critic: Floats
+    clip: Floats
+    batch: float
+
+    @property
+    def squares(self) -> dict[str, float]:
+        """Squared norms of the four parts and of the gradient."""
+        parts = {name: float((getattr(self, name) ** 2).sum()) for name in ("gradient", "stale", "critic", "clip")}
+        return parts | {"batch": self.batch}
+
+
+def advantage_law(world: Layered, policy: Floats, critic: Floats, lam: float) -> list[tuple[Floats, Floats, float]]:
+    """For each layer the law of A_lam given (s, a): (chance [S, A, K], mean [S, A, K], deviation), a mixture of K
+    normals, one for each continuation. ``ConfigError`` for a world with too many of them."""
+    layers, states, actions = policy.shape
+    if states * actions * float(states * actions) ** (layers - 1) > _MOST:
+        raise ConfigError(
+            f"advantage_law: world has {(states * actions) ** layers:.1e} trajectories, too many to enumerate; use "
+            f"fewer layers (at most {_MOST:.0e} trajectories)"
+        )
+    law: list[tuple[Floats, Floats, float]] = []
+    for h in reversed(range(layers)):
+        here = world.rewards[h] - critic[h][:, None]
+        if not law:
+            law.append((np.ones((states, actions, 1)), here[:, :, None], world.noise))
+            continue
+        chance, mean, deviation = law[0]
+        ahead = (policy[h + 1][:, :, None] * chance).reshape(states, -1)
+        target = critic[h + 1][:, None] + lam * mean.reshape(states, -1)
+        chances = (world.moves[h][..., None] * ahead).reshape(states, actions, -1)
+        means = here[:, :, None] + np.broadcast_to(target, (states, actions, *target.shape)).reshape(chances.shape)
+        law.insert(0, (chances, means, float(np.hypot(world.noise, lam * deviation))))
+    return law
+
+
+def first_epoch(
+    world: Layered, theta: ArrayLike, old_theta: ArrayLike, old_critic: ArrayLike, lam: float, clip: float
+) -> tuple[Floats, float]:
+    """Mean [H, S, A] of one episode's clipped update of ``theta``, and its mean squared norm, where episodes, ratios
+    and advantages are of the old pair."""
+    shape = world.rewards.shape
+    new = softmax(array("first_epoch", "theta", theta, shape))
+    old = softmax(array("first_epoch", "old_theta", old_theta, shape))
+    critic = array("first_epoch", "old_critic", old_critic, shape[:2])
+    lam, clip = number("first_epoch", "lam", lam, 0, 1), number("first_epoch", "clip", clip, above=0)
+    ratio, d = new / old, occupancy(world, old)
+    mean, square = np.zeros(shape), 0.0
+    for h, (chance, centre, deviation) in enumerate(advantage_law(world, old, critic, lam)):
+        low, low_square = _negative_part(centre, deviation)
+        first, second = (chance * centre).sum(-1), (chance * (centre**2 + deviation**2)).sum(-1)
+        low, low_square = (chance * low).sum(-1), (chance * low_square).sum(-1)
+        up, down = ratio[h] > 1 + clip, ratio[h] < 1 - clip
+        first = np.where(up, low, np.where(down, first - low, first))
+        second = np.where(up, low_square, np.where(down, second - low_square, second))
+        pull = new[h] * first  # pi_b rho = pi
+        mean[h] = d[h][:, None] * (pull - new[h] * pull.sum(-1, keepdims=True))
+        length = 1 - 2 * new[h] + (new[h] ** 2).sum(-1, keepdims=True)  # |onehot(a) - pi|^2
+        square += float((d[h][:, None] * new[h] * ratio[h] * second * length).sum())
+    return mean, square
+
+
+def split_update(
+    world: Layered, theta: ArrayLike, old_theta: ArrayLike, old_critic: ArrayLike, lam: float, clip: float,
+    episodes: int,
+) -> Split:  # fmt: skip
+    """The parts of the first epoch's update; see ``Split``. ``ConfigError`` on bad arguments."""
+    episodes = int(number("split_update", "episodes", episodes, 1, whole=True))
+    clipped, square = first_epoch(world, theta, old_theta, old_critic, lam, clip)
+    new, old = softmax(np.asarray(theta, np.float64)), softmax(np.asarray(old_theta, np.float64))
+    exact = expected_update(world, new, values(world, old)[1], lam, old)
+    learned = expected_update(world, new, old_critic, lam, old)
+    true = gradient(world, new)
+    noise = (square - float((clipped**2).sum())) / episodes
+    return Split(true, exact - true, learned - exact, clipped - learned, noise)
+
+
+def _negative_part(mean: Floats, deviation: float) -> tuple[Floats, Floats]:
+    """E min(X, 0) and E min(X, 0)^2 of X ~ N(mean, deviation^2)."""
+    if deviation == 0:
+        low = np.minimum(mean, 0)
+        return low, low**2
+    below = ndtr(-mean / deviation)
+    height = deviation * np.exp(-((mean / deviation) ** 2) / 2) / np.sqrt(2 * np.pi)
+    return mean * below - height, (mean**2 + deviation**2) * below - mean * height
