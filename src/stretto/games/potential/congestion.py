@@ -19,13 +19,19 @@ MAX_JOINT = 2_000_000
 
 
 @dataclass(frozen=True)
-class Congestion:
-    """``game``: the Markov game over joint states (resource 0 slowest) and joint actions (player 0 slowest).
-    ``potential`` [S, J]: the stage potential. ``resource_costs`` [E, Z, N+1] and ``resource_moves`` [E, Z, N+1, Z]:
-    cost and law of resource e in state z under load n (the cost at load 0 is paid by nobody)."""
+class PotentialGame:
+    """A Markov ``game`` (joint actions with player 0 slowest) and its stage ``potential`` [S, J]: when one player
+    changes its action at a state, its cost changes as the potential does."""
 
     game: MarkovGame
     potential: Floats
+
+
+@dataclass(frozen=True)
+class Congestion(PotentialGame):
+    """Joint states have resource 0 slowest. ``resource_costs`` [E, Z, N+1] and ``resource_moves`` [E, Z, N+1, Z]: cost
+    and law of resource e in state z under load n (the cost at load 0 is paid by nobody)."""
+
     resource_costs: Floats
     resource_moves: Floats
 

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame, Policies, values
+from stretto.games.potential.batch import best_values, own_apart
 from stretto.tabular.arguments import array, number
-from stretto.tabular.mdp import GAIN
 
 Floats = NDArray[np.float64]
 _CHUNK = 4096
@@ -37,7 +37,7 @@ def transition_sensitivity(game: MarkovGame) -> float:
     """kTV: the largest total-variation change of the next state's law when one player changes its action."""
     largest = 0.0
     for i in range(game.players):
-        moves = _own(game, i, game.moves[..., None, :])[..., 0, :]  # [S, A, O, S]
+        moves = own_apart(game, i, game.moves)  # [S, A, O, S]
         for a in range(moves.shape[1]):
             largest = max(largest, float(np.abs(moves - moves[:, a : a + 1]).sum(-1).max()) / 2)
     return largest
@@ -48,7 +48,7 @@ def alpha_bound(game: MarkovGame, potential: ArrayLike) -> float:
     d_i depends on player i's own action: then ``potential`` isn't one."""
     d = residuals(game, potential)
     for i in range(game.players):
-        own = _own(game, i, d[i])
+        own = own_apart(game, i, d[i])
         if np.abs(own - own[:, :1]).max() > 1e-9 * max(1.0, float(np.abs(d).max())):
             raise ConfigError(
                 f"alpha_bound: potential isn't a stage potential: cost {i} minus it depends on player {i}'s own action"
@@ -64,7 +64,7 @@ def alpha_enumerated(game: MarkovGame, potential: ArrayLike, limit: int = 300_00
     d = residuals(game, potential)
     largest = 0.0
     for i in range(game.players):
-        moves, own = _own(game, i, game.moves[..., None, :])[..., 0, :], _own(game, i, d[i])
+        moves, own = own_apart(game, i, game.moves), own_apart(game, i, d[i])
         others = own.shape[2]
         if others**game.states > number("alpha_enumerated", "limit", limit, 1):
             raise ConfigError(
@@ -74,7 +74,7 @@ def alpha_enumerated(game: MarkovGame, potential: ArrayLike, limit: int = 300_00
         for choice in _chunks(others, game.states):
             rows = np.arange(game.states)
             faced, reward = moves[rows, :, choice], own[rows, :, choice]  # [B, S, A, S], [B, S, A]
-            spread = _most(faced, reward, game.gamma) + _most(faced, -reward, game.gamma)
+            spread = best_values(faced, reward, game.gamma) + best_values(faced, -reward, game.gamma)
             largest = max(largest, float(spread.max()))
     return largest
 
@@ -98,30 +98,8 @@ def alpha_sampled(
     return largest
 
 
-def _own(game: MarkovGame, player: int, table: Floats) -> Floats:
-    """[S, J, ..] -> [S, A_i, O, ..]: the player's action apart from those of the others."""
-    rest = table.shape[2:]
-    split = table.reshape(game.states, *game.actions, *rest)
-    return np.moveaxis(split, 1 + player, 1).reshape(game.states, game.actions[player], -1, *rest)
-
-
 def _chunks(others: int, states: int) -> Iterator[NDArray[np.int64]]:
     """All maps from states to the others' joint actions, [B, S] at a time."""
     for first in range(0, others**states, _CHUNK):
         numbers = np.arange(first, min(first + _CHUNK, others**states))
         yield np.stack(np.unravel_index(numbers, (others,) * states), axis=1)
-
-
-def _most(moves: Floats, rewards: Floats, gamma: float) -> Floats:
-    """[B, S]: the largest discounted sums of ``rewards`` [B, S, A], by policy iteration in all B problems at once."""
-    count, states = rewards.shape[:2]
-    choice = np.zeros((count, states), np.int64)
-    b, s = np.arange(count)[:, None], np.arange(states)
-    while True:
-        value = np.linalg.solve(np.eye(states) - gamma * moves[b, s, choice], rewards[b, s, choice][..., None])[..., 0]
-        q = rewards + gamma * np.einsum("bsat,bt->bsa", moves, value)
-        best = q.argmax(2)
-        better = q[b, s, best] > q[b, s, choice] + GAIN * max(1.0, float(np.abs(q).max()))
-        if not better.any():
-            return value
-        choice = np.where(better, best, choice)

@@ -21,8 +21,7 @@ def kl_project(q: ArrayLike, floor: float) -> NDArray[np.float64]:
         raise ConfigError("kl_project: q has negative weights or a row without a positive one; give weights >= 0")
     number("kl_project", "floor", floor, 0.0, 1.0 / p.shape[-1])
     rows = p.reshape(1, -1, p.shape[-1])
-    for row in range(rows.shape[1]):
-        project_row(rows, 0, row, p.shape[-1], floor)
+    _project(rows, floor)
     return rows.reshape(p.shape)
 
 
@@ -48,3 +47,9 @@ def project_row(p: NDArray[np.float64], i: int, s: int, count: int, floor: float
             return
     for a in range(count):  # floor = 1/count: rounding can leave no active coordinate
         p[i, s, a] = floor
+
+
+@njit(cache=True)
+def _project(p: NDArray[np.float64], floor: float) -> None:
+    for row in range(p.shape[1]):
+        project_row(p, 0, row, p.shape[2], floor)

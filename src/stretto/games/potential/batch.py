@@ -1,0 +1,64 @@
+"""Many decision processes solved at once: the gaps along a run, and alpha over all deterministic opponents."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.games.markov import MarkovGame
+from stretto.tabular.mdp import GAIN
+
+Floats = NDArray[np.float64]
+
+
+def own_apart(game: MarkovGame, player: int, table: Floats) -> Floats:
+    """[S, J, ..] -> [S, A_i, O, ..]: the player's action apart from the others' joint action."""
+    rest = table.shape[2:]
+    split = table.reshape(game.states, *game.actions, *rest)
+    return np.moveaxis(split, 1 + player, 1).reshape(game.states, game.actions[player], -1, *rest)
+
+
+def best_values(moves: Floats, rewards: Floats, gamma: float) -> Floats:
+    """[B, S]: the largest discounted sums of ``rewards`` [B, S, A] under ``moves`` [B, S, A, S], by policy iteration
+    in all B problems at once; an action changes only for a gain above rounding."""
+    count, states = rewards.shape[:2]
+    choice = np.zeros((count, states), np.int64)
+    b, s = np.arange(count)[:, None], np.arange(states)
+    while True:
+        value = solve(moves[b, s, choice], rewards[b, s, choice], gamma)
+        q = rewards + gamma * np.einsum("bsat,bt->bsa", moves, value)
+        best = q.argmax(2)
+        better = q[b, s, best] > q[b, s, choice] + GAIN * max(1.0, float(np.abs(q).max()))
+        if not better.any():
+            return value
+        choice = np.where(better, best, choice)
+
+
+def solve(moves: Floats, rewards: Floats, gamma: float) -> Floats:
+    """[B, S]: values of B chains ``moves`` [B, S, S] that pay ``rewards`` [B, S]."""
+    return np.asarray(np.linalg.solve(np.eye(moves.shape[-1]) - gamma * moves, rewards[..., None])[..., 0], np.float64)
+
+
+def nash_gaps(game: MarkovGame, policies: Floats) -> Floats:
+    """[B]: ``nash_gap`` of B sets of policies [B, N, S, A] (A the largest number of actions, rest unused)."""
+    count = len(policies)
+    largest = np.full(count, -np.inf)
+    for i in range(game.players):
+        weight = np.ones((count, game.states, 1))
+        for j, actions in enumerate(game.actions):
+            if j != i:
+                p = policies[:, j, :, :actions]
+                weight = (weight[..., :, None] * p[..., None, :]).reshape(count, game.states, -1)
+        moves = _average(weight, own_apart(game, i, game.moves))
+        costs = _average(weight, own_apart(game, i, game.costs[i])[..., None])[..., 0]
+        own = policies[:, i, :, : game.actions[i]]
+        value = solve(np.einsum("bsa,bsat->bst", own, moves), (own * costs).sum(-1), game.gamma)
+        largest = np.maximum(largest, (value + best_values(moves, -costs, game.gamma)) @ game.start)
+    return largest
+
+
+def _average(weight: Floats, table: Floats) -> Floats:
+    """[B, S, A, X]: sum over o of weight [B, S, O] and table [S, A, O, X]."""
+    states, own, others, rest = table.shape
+    flat = table.transpose(0, 2, 1, 3).reshape(states, others, own * rest)
+    return np.matmul(weight.transpose(1, 0, 2), flat).transpose(1, 0, 2).reshape(-1, states, own, rest)

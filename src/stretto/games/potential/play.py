@@ -1,0 +1,88 @@
+"""What the learners' compiled loops need of a Markov game, and what they give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from stretto.errors import ConfigError
+from stretto.games.markov import MarkovGame
+from stretto.tabular.sampling import guide
+
+Floats = NDArray[np.float64]
+ACTIONS, MOVES, NOISE, STOP, START = 0, 1, 2, 3, 4
+"""Streams of random draws (``stretto.tabular.counter``)."""
+
+
+class Tables(NamedTuple):
+    """A game for a compiled loop. ``cut``, ``ends``: alias tables of the next state, row s * J + j; ``start_cut``,
+    ``start_ends``: of the first state, row 0; ``costs`` [S * J, N]; ``actions`` [N]; ``strides`` [N]: what one step of
+    a player's action adds to the joint action."""
+
+    cut: Floats
+    ends: NDArray[np.int32]
+    start_cut: Floats
+    start_ends: NDArray[np.int32]
+    costs: Floats
+    actions: NDArray[np.int64]
+    strides: NDArray[np.int64]
+    gamma: float
+
+
+def tables(game: MarkovGame) -> Tables:
+    """The tables of ``game``."""
+    joint = game.moves.shape[1]
+    strides = joint // np.cumprod(game.actions)
+    moves, start = guide(game.moves), guide(game.start[None])
+    costs = np.ascontiguousarray(game.costs.reshape(game.players, -1).T)
+    return Tables(*moves, *start, costs, np.array(game.actions), strides, game.gamma)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Policies at ``times`` [K] (steps or rounds done) of each seed: ``policies`` [seeds, K, N, S, A], A the largest
+    number of actions (further entries are 0). ``at(seed, k)`` gives them one array [S, A_i] a player."""
+
+    times: NDArray[np.int64]
+    policies: Floats
+    actions: tuple[int, ...]
+
+    def at(self, seed: int, k: int) -> list[Floats]:
+        """Policies of the ``seed``-th run at ``times[k]``."""
+        return [self.policies[seed, k, i, :, :a] for i, a in enumerate(self.actions)]
+
+
+def log_times(last: int, points: int = 41) -> NDArray[np.int64]:
+    """0, then ``points`` whole numbers spaced evenly on a logarithmic axis from 1 to ``last`` (equal ones once)."""
+    return np.unique(np.concatenate([[0], np.round(np.geomspace(1, max(last, 1), points)).astype(np.int64)]))
+
+
+def checked_times(where: str, times: ArrayLike | None, last: int) -> NDArray[np.int64]:
+    """``times`` (None: ``log_times``) as int64; ``ConfigError`` unless increasing within 0 .. ``last``."""
+    out = log_times(last) if times is None else np.atleast_1d(np.asarray(times, np.int64))
+    if out.ndim != 1 or len(out) == 0 or (np.diff(out) <= 0).any() or out[0] < 0 or out[-1] > last:
+        raise ConfigError(f"{where}: times must be increasing whole numbers from 0 to {last}")
+    return out
+
+
+def padded(game: MarkovGame) -> Floats:
+    """[N, S, A]: uniform policies, 0 beyond a player's own actions."""
+    out = np.zeros((game.players, game.states, max(game.actions)))
+    for i, a in enumerate(game.actions):
+        out[i, :, :a] = 1 / a
+    return out
+
+
+@njit(cache=True, inline="always")
+def pick(policies: Floats, i: int, s: int, count: int, u: float) -> int:
+    """The action that ``u`` in [0, 1) picks from policies[i, s, :count]."""
+    total = 0.0
+    for a in range(count - 1):
+        total += policies[i, s, a]
+        if u < total:
+            return a
+    return count - 1
