@@ -41,7 +41,8 @@ def draw(cut: NDArray[np.float64], ends: NDArray[np.int32], row: int, u: float) 
     columns = cut.shape[1]
     place = u * columns
     k = min(int(place), columns - 1)  # u * K can round up to K
-    return ends[row, k, 0] if place - k < cut[row, k] else ends[row, k, 1]
+    first, second = ends[row, k, 0], ends[row, k, 1]  # both, so that no branch has to be guessed
+    return first if place - k < cut[row, k] else second
 
 
 @njit(cache=True)

@@ -1,0 +1,1 @@
+"""Temporal-difference learning on one trajectory: reward processes, the kernel, an online learner, exact laws."""

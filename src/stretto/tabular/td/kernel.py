@@ -1,0 +1,149 @@
+"""Asynchronous TD on one trajectory a seed: the compiled loop, seeds in parallel.
+
+    V(s_t) += eta_t (r_t + gamma V(s_{t+1}) - V(s_t))
+
+Only the visited state changes; the trajectory never restarts. Draw 0 of a seed picks the first state, draw t the state
+after transition t (``stretto.tabular.counter``), so a run is a function of (process, steps, seed) alone: neither
+checkpoints nor threads change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import get_num_threads, njit, prange
+from numpy.typing import NDArray
+
+from stretto.errors import ConfigError
+from stretto.tabular.arguments import Floats, array, distinct_seeds, number
+from stretto.tabular.counter import key, uniform
+from stretto.tabular.sampling import draw, guide
+from stretto.tabular.td.process import RewardProcess
+from stretto.tabular.td.steps import Steps
+
+STREAM = 11
+"""The stream of a seed's draws."""
+_GROUP = 4  # seeds that one thread walks side by side: hides the latency of tables beyond the L1 cache
+
+
+@dataclass(frozen=True)
+class Run:
+    """``checkpoints`` [C]: transitions made; ``values`` [seeds,C,S] after them; ``worst`` [seeds,C]: the largest
+    sup-norm error at any time since the checkpoint before (both ends counted; from the start for the first)."""
+
+    checkpoints: NDArray[np.int64]
+    values: Floats
+    worst: Floats
+
+    def errors(self, truth: Floats) -> Floats:
+        """[seeds,C]: max_s |V(s) - ``truth``(s)|."""
+        return np.asarray(np.abs(self.values - truth).max(-1))
+
+
+def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, values: Any = 0.0) -> Run:
+    """TD from ``values`` (V_0: a number, or [S]) for the last checkpoint's number of transitions, for each of
+    ``seeds``. ``checkpoints``: increasing numbers of transitions >= 1. ``ConfigError`` for others."""
+    marks = _marks("td", checkpoints)
+    runs = distinct_seeds("td", seeds)
+    first = _first_values("td", values, process.states)
+    width = min(_GROUP, -(-len(runs) // get_num_threads()))  # no thread idles for a group's sake
+    out, worst = _run(*_tables(process), first, process.values(), _code(steps), runs, marks, width)
+    return Run(marks, out, worst)
+
+
+def first_passage(
+    process: RewardProcess, steps: Steps, seeds: Any, eps: float, every: int, limit: int, values: Any = 0.0
+) -> NDArray[np.int64]:
+    """Transitions [seeds] until the sup-norm error is <= ``eps``, checked each ``every`` transitions; -1 where it isn't
+    by ``limit``. ``ConfigError`` for numbers out of range."""
+    where = "first_passage"
+    eps = number(where, "eps", eps, above=0)
+    every = int(number(where, "every", every, 1, whole=True))
+    limit = int(number(where, "limit", limit, every, whole=True))
+    runs = distinct_seeds(where, seeds)
+    first = _first_values(where, values, process.states)
+    return np.asarray(_pass(*_tables(process), first, process.values(), _code(steps), runs, eps, every, limit))
+
+
+@njit(cache=True)
+def _begin(seeds, start, first):  # type: ignore[no-untyped-def]
+    """Keys, first states and values of a group of seeds."""
+    keys, states = np.empty(len(seeds), np.uint64), np.empty(len(seeds), np.int64)
+    v = np.empty((len(seeds), len(first)))
+    for j in range(len(seeds)):
+        keys[j] = key(seeds[j], STREAM)
+        states[j] = draw(start[0], start[1], 0, uniform(keys[j], 0))
+        v[j] = first
+    return keys, states, v
+
+
+@njit(cache=True)
+def _walk(v, states, keys, begin, end, cut, ends, rewards, gamma, step, truth, worst):  # type: ignore[no-untyped-def]
+    """Transitions begin + 1 .. end of a group of seeds, in place. A transition waits for the look-up of its state; the
+    group's members wait side by side."""
+    top, h, t0 = step
+    last = rewards.shape[1] - 1
+    for t in range(begin + 1, end + 1):
+        eta = min(top, h / (t + t0))
+        for j in range(len(states)):
+            s = states[j]
+            after = draw(cut, ends, s, uniform(keys[j], t))
+            new = v[j, s] + eta * (rewards[s, min(after, last)] + gamma[s] * v[j, after] - v[j, s])
+            v[j, s] = new
+            worst[j] = max(worst[j], abs(new - truth[s]))
+            states[j] = after
+
+
+@njit(cache=True, parallel=True)
+def _run(cut, ends, rewards, gamma, start, first, truth, step, seeds, marks, width):  # type: ignore[no-untyped-def]
+    out = np.empty((len(seeds), len(marks), len(first)))
+    worst = np.empty((len(seeds), len(marks)))
+    for g in prange((len(seeds) + width - 1) // width):
+        here = slice(g * width, min((g + 1) * width, len(seeds)))
+        keys, states, v = _begin(seeds[here], start, first)
+        t = 0
+        for c in range(len(marks)):
+            for j in range(len(states)):
+                worst[here.start + j, c] = np.abs(v[j] - truth).max()
+            _walk(v, states, keys, t, marks[c], cut, ends, rewards, gamma, step, truth, worst[here, c])
+            out[here, c] = v
+            t = marks[c]
+    return out, worst
+
+
+@njit(cache=True, parallel=True)
+def _pass(cut, ends, rewards, gamma, start, first, truth, step, seeds, eps, every, limit):  # type: ignore[no-untyped-def]
+    out = np.full(len(seeds), -1)
+    for i in prange(len(seeds)):
+        keys, states, v = _begin(seeds[i : i + 1], start, first)
+        worst = np.zeros(1)
+        for t in range(every, limit + 1, every):
+            _walk(v, states, keys, t - every, t, cut, ends, rewards, gamma, step, truth, worst)
+            if np.abs(v[0] - truth).max() <= eps:
+                out[i] = t
+                break
+    return out
+
+
+def _tables(process: RewardProcess) -> tuple[Any, ...]:
+    cut, ends = guide(process.moves)
+    return cut, ends, process.rewards, process.gamma, tuple(guide(process.start[None]))
+
+
+def _code(steps: Steps) -> tuple[float, float, float]:
+    return float(steps.top), float(steps.h), float(steps.t0)
+
+
+def _marks(where: str, checkpoints: Any) -> NDArray[np.int64]:
+    marks = np.atleast_1d(np.asarray(checkpoints))
+    whole = np.issubdtype(marks.dtype, np.integer) and marks.ndim == 1 and marks.size > 0
+    if not (whole and marks[0] >= 1 and (np.diff(marks) > 0).all()):
+        raise ConfigError(f"{where}: checkpoints = {checkpoints!r} must be whole numbers >= 1 that increase")
+    return np.ascontiguousarray(marks, np.int64)
+
+
+def _first_values(where: str, values: Any, states: int) -> Floats:
+    first = array(where, "values", values)
+    return array(where, "values", np.full(states, first[0]) if np.ndim(values) == 0 else first, (states,))

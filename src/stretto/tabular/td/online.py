@@ -1,0 +1,42 @@
+"""TD step by step, on whatever transitions an environment hands out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stretto.errors import ConfigError
+from stretto.tabular.arguments import Floats, array, discount, number
+from stretto.tabular.td.steps import Steps
+
+
+class TD:
+    """Values of the policy that acts, learned online: ``update(state, reward, after, done)`` for each transition of a
+    Gymnasium environment with ``states`` discrete observations. ``gamma``: one number, or one per state [S];
+    ``values``: V_0, a number or [S]. ``values`` [S] and ``transitions`` are what it has come to. ``ConfigError`` for
+    arguments out of range."""
+
+    def __init__(self, states: int, gamma: Any, steps: Steps, values: Any = 0.0) -> None:
+        states = int(number("TD", "states", states, 1, whole=True))
+        for value in np.atleast_1d(array("TD", "gamma", gamma)).flat:
+            discount("TD", value)
+        self._gamma = array("TD", "gamma", np.full(states, gamma) if np.ndim(gamma) == 0 else gamma, (states,))
+        first = np.full(states, values) if np.ndim(values) == 0 else values
+        self.values: Floats = array("TD", "values", first, (states,)).copy()
+        self.transitions = 0
+        self._steps = steps
+
+    def update(self, state: int, reward: float, after: int, done: bool = False) -> float:
+        """Learn from one transition; returns the TD error. ``done``: ``after`` ended the episode and is worth nothing
+        (Gymnasium's ``terminated``; a truncated episode goes on in value, so pass False for it)."""
+        for name, value in (("state", state), ("after", after)):
+            if not 0 <= value < len(self.values):
+                raise ConfigError(f"TD.update: {name} = {value} must be from 0 to {len(self.values) - 1}")
+        if not np.isfinite(reward):
+            raise ConfigError(f"TD.update: reward = {reward} must be finite")
+        self.transitions += 1
+        rest = 0.0 if done else self._gamma[state] * self.values[after]
+        error = float(reward + rest - self.values[state])
+        self.values[state] += float(self._steps.at(self.transitions)) * error
+        return error

@@ -1,0 +1,94 @@
+"""A Markov reward process: what a fixed policy turns an MDP into, and all that TD ever sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stretto.errors import ConfigError
+from stretto.tabular.arguments import Floats, array, discount, probabilities
+
+
+@dataclass(frozen=True)
+class RewardProcess:
+    """``moves`` P [S,S]; ``rewards`` r [S], or r(s, s') [S,S] where they depend on the next state; ``gamma`` in [0, 1),
+    one number or one per state [S] (a state with discount 0 ends an episode: see ``with_restarts``); ``start`` [S]: law
+    of the first state, or its number. Kept as float64: ``rewards`` [S,1] or [S,S], ``gamma`` [S], ``start`` [S].
+    Raises ``ConfigError`` for shapes that don't fit, rows that don't sum to one, or a discount of 1."""
+
+    moves: Floats
+    rewards: Floats
+    gamma: Any
+    start: Any = 0
+
+    def __post_init__(self) -> None:
+        where = "RewardProcess"
+        moves = probabilities(where, "moves", self.moves, (None, None))
+        states = len(moves)
+        if moves.shape[1] != states:
+            raise ConfigError(f"{where}: moves must be [S,S]; got {list(moves.shape)}")
+        rewards = array(where, "rewards", self.rewards)
+        if rewards.ndim == 1:
+            rewards = rewards[:, None]
+        if rewards.shape not in ((states, 1), (states, states)):
+            raise ConfigError(f"{where}: rewards have shape {list(np.shape(self.rewards))}; with {states} states they "
+                              f"must be [{states}], or [{states},{states}] by the next state")  # fmt: skip
+        gamma = np.atleast_1d(array(where, "gamma", self.gamma))
+        for value in gamma.flat:
+            discount(where, value)
+        if gamma.shape not in ((1,), (states,)):
+            raise ConfigError(f"{where}: gamma must be one number or one per state [{states}]; got {list(gamma.shape)}")
+        start = self.start
+        if np.ndim(start) == 0:
+            if start not in range(states):
+                raise ConfigError(f"{where}: start = {start!r} must be one of the states 0..{states - 1}, or their law")
+            start = np.eye(states)[int(start)]
+        self._keep(moves=moves, rewards=np.ascontiguousarray(rewards), gamma=np.full(states, gamma),
+                   start=probabilities(where, "start", start, (states,)))  # fmt: skip
+
+    def _keep(self, **fields: Floats) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def states(self) -> int:
+        """S."""
+        return len(self.moves)
+
+    @property
+    def horizon(self) -> float:
+        """1 / (1 - gamma), of the largest discount."""
+        return float(1 / (1 - self.gamma.max()))
+
+    @property
+    def mean_rewards(self) -> Floats:
+        """[S]: the mean of r(s, s') over s'."""
+        return np.asarray((self.moves * self.rewards).sum(1))
+
+    def values(self) -> Floats:
+        """V* [S]: solves V = r + gamma P V."""
+        system = np.eye(self.states) - self.gamma[:, None] * self.moves
+        return np.asarray(np.linalg.solve(system, self.mean_rewards))
+
+    def surprises(self) -> Floats:
+        """[S,S]: r(s, s') + gamma V*(s') - V*(s), the TD error at V*; its mean over s' is 0."""
+        values = self.values()
+        return np.asarray(self.rewards + self.gamma[:, None] * values - values[:, None])
+
+    def noise(self) -> Floats:
+        """sigma^2 [S]: variance of r(s, s') + gamma V*(s') given s."""
+        return np.asarray((self.moves * self.surprises() ** 2).sum(1))
+
+
+def with_restarts(process: RewardProcess, ends: Any) -> RewardProcess:
+    """Episodes as one endless trajectory: each state marked in ``ends`` [S] (bool) has reward 0 and discount 0, hence
+    value 0, and the next episode's first state follows it. All other values stay those of the episodic task.
+    ``ConfigError`` if ``ends`` has another shape or marks every state."""
+    marks = np.asarray(ends)
+    if marks.shape != (process.states,) or marks.dtype != bool or marks.all():
+        raise ConfigError(f"with_restarts: ends must mark some of the {process.states} states by True and leave one")
+    rewards = np.where(marks[:, None], 0.0, process.rewards)
+    moves = np.where(marks[:, None], process.start, process.moves)
+    return replace(process, moves=moves, rewards=rewards, gamma=np.where(marks, 0.0, process.gamma))

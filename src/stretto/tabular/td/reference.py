@@ -1,0 +1,33 @@
+"""TD in plain Python, one seed: what the compiled loop must agree with, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stretto.tabular.arguments import Floats, number
+from stretto.tabular.counter import key, uniforms
+from stretto.tabular.sampling import draw, guide
+from stretto.tabular.td.kernel import STREAM
+from stretto.tabular.td.online import TD
+from stretto.tabular.td.process import RewardProcess
+from stretto.tabular.td.steps import Steps
+
+
+def td_path(
+    process: RewardProcess, steps: Steps, seed: int, transitions: int, values: Any = 0.0
+) -> tuple[list[int], Floats]:
+    """States s_1 .. s_{T+1} and values [T+1,S] before each transition and after the last, T = ``transitions``."""
+    transitions = int(number("td_path", "transitions", transitions, 1, whole=True))
+    u = uniforms(np.uint64(key(seed, STREAM)), transitions + 1)
+    tables = guide(process.moves)
+    learner = TD(process.states, process.gamma, steps, values)
+    states, path = [draw(*guide(process.start[None]), 0, u[0])], [learner.values.copy()]
+    for t in range(1, transitions + 1):
+        state = states[-1]
+        after = draw(*tables, state, u[t])
+        learner.update(state, process.rewards[state, min(after, process.rewards.shape[1] - 1)], after)
+        states.append(after)
+        path.append(learner.values.copy())
+    return states, np.array(path)
