@@ -52,8 +52,12 @@ def riccati_step(problem: Regulator, P: Floats) -> Solution:
     to invert isn't positive definite (a singular Riccati equation)."""
     den = problem.R + problem.gamma * problem.B.T @ P @ problem.B
     cross = problem.S.T + problem.gamma * problem.B.T @ P @ problem.A
-    scale = max(float(np.abs(den).max()), float(np.abs(problem.R).max()), 1e-300)
-    if not np.isfinite(den).all() or np.linalg.eigvalsh((den + den.T) / 2).min() <= _TINY * scale:
+    try:
+        root = np.linalg.cholesky(den)
+        singular = bool(root.diagonal().min() ** 2 <= _TINY * np.abs(den).max())
+    except LinAlgError:
+        singular = True
+    if singular:
         raise ConfigError(
             "riccati: R + gamma B'PB is singular or not positive definite: this player's cost has no minimum; give "
             "its own actions a positive cost R"
@@ -96,7 +100,7 @@ def _dare(problem: Regulator) -> Solution:
     return Solution(riccati_step(problem, P).K, P)
 
 
-def best_response(game: LQGame, gains: Sequence[Any], player: int, route: Route = "recursion") -> Solution:
+def best_response(game: LQGame, gains: Sequence[Any], player: int, route: Route = "dare") -> Solution:
     """What ``player`` does best while the others keep ``gains`` (one K [m_j, n] a player; its own is ignored)."""
     return riccati(game.face(gains, player), route)
 
@@ -107,7 +111,7 @@ def nash(
     tol: float = 1e-12,
     limit: int = 1000,
     damping: float = 1.0,
-    route: Route = "recursion",
+    route: Route = "dare",
 ) -> Equilibrium:
     """Best responses in turn from ``start`` (gains; zeros if None) until a round moves no gain by more than ``tol``.
     ``damping`` in (0, 1]: how far each goes towards its best response. ``ConfigError`` if the rounds don't settle."""
