@@ -49,7 +49,7 @@ def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, value
     runs = distinct_seeds("td", seeds)
     first = _first_values("td", values, process.states)
     width = min(_GROUP, -(-len(runs) // get_num_threads()))  # no thread idles for a group's sake
-    out, worst = _run(*_tables(process), first, process.values(), _code(steps), runs, marks, width)
+    out, worst = _run(_tables(process), first, process.values(), _code(steps), runs, marks, width)
     return Run(marks, out, worst)
 
 
@@ -64,17 +64,17 @@ def first_passage(
     limit = int(number(where, "limit", limit, every, whole=True))
     runs = distinct_seeds(where, seeds)
     first = _first_values(where, values, process.states)
-    return np.asarray(_pass(*_tables(process), first, process.values(), _code(steps), runs, eps, every, limit))
+    return np.asarray(_pass(_tables(process), first, process.values(), _code(steps), runs, eps, every, limit))
 
 
 @njit(cache=True)
-def _begin(seeds, start, first):  # type: ignore[no-untyped-def]
+def _begin(seeds, start_cut, start_ends, first):  # type: ignore[no-untyped-def]
     """Keys, first states and values of a group of seeds."""
     keys, states = np.empty(len(seeds), np.uint64), np.empty(len(seeds), np.int64)
     v = np.empty((len(seeds), len(first)))
     for j in range(len(seeds)):
         keys[j] = key(seeds[j], STREAM)
-        states[j] = draw(start[0], start[1], 0, uniform(keys[j], 0))
+        states[j] = draw(start_cut, start_ends, 0, uniform(keys[j], 0))
         v[j] = first
     return keys, states, v
 
@@ -96,40 +96,63 @@ def _walk(v, states, keys, begin, end, cut, ends, rewards, gamma, step, truth, w
             states[j] = after
 
 
+@njit(cache=True)
+def _distance(v, truth):  # type: ignore[no-untyped-def]
+    most = 0.0
+    for s in range(len(v)):
+        most = max(most, abs(v[s] - truth[s]))
+    return most
+
+
+@njit(cache=True)
+def _group(out, worst, tables, first, truth, step, seeds, marks):  # type: ignore[no-untyped-def]
+    """A group of seeds through all checkpoints."""
+    cut, ends, rewards, gamma, start_cut, start_ends = tables
+    keys, states, v = _begin(seeds, start_cut, start_ends, first)
+    t, since = 0, np.zeros(len(seeds))
+    for c in range(len(marks)):
+        for j in range(len(seeds)):
+            since[j] = _distance(v[j], truth)
+        _walk(v, states, keys, t, marks[c], cut, ends, rewards, gamma, step, truth, since)
+        t = marks[c]
+        for j in range(len(seeds)):
+            worst[j, c] = since[j]
+            out[j, c] = v[j]
+
+
+@njit(cache=True)
+def _time(tables, first, truth, step, seeds, eps, every, limit):  # type: ignore[no-untyped-def]
+    """First passage of one seed."""
+    cut, ends, rewards, gamma, start_cut, start_ends = tables
+    keys, states, v = _begin(seeds, start_cut, start_ends, first)
+    since = np.zeros(1)
+    for t in range(every, limit + 1, every):
+        _walk(v, states, keys, t - every, t, cut, ends, rewards, gamma, step, truth, since)
+        if _distance(v[0], truth) <= eps:
+            return t
+    return -1
+
+
 @njit(cache=True, parallel=True)
-def _run(cut, ends, rewards, gamma, start, first, truth, step, seeds, marks, width):  # type: ignore[no-untyped-def]
+def _run(tables, first, truth, step, seeds, marks, width):  # type: ignore[no-untyped-def]
     out = np.empty((len(seeds), len(marks), len(first)))
     worst = np.empty((len(seeds), len(marks)))
     for g in prange((len(seeds) + width - 1) // width):
-        here = slice(g * width, min((g + 1) * width, len(seeds)))
-        keys, states, v = _begin(seeds[here], start, first)
-        t = 0
-        for c in range(len(marks)):
-            for j in range(len(states)):
-                worst[here.start + j, c] = np.abs(v[j] - truth).max()
-            _walk(v, states, keys, t, marks[c], cut, ends, rewards, gamma, step, truth, worst[here, c])
-            out[here, c] = v
-            t = marks[c]
+        a, b = g * width, min((g + 1) * width, len(seeds))
+        _group(out[a:b], worst[a:b], tables, first, truth, step, seeds[a:b], marks)
     return out, worst
 
 
 @njit(cache=True, parallel=True)
-def _pass(cut, ends, rewards, gamma, start, first, truth, step, seeds, eps, every, limit):  # type: ignore[no-untyped-def]
-    out = np.full(len(seeds), -1)
+def _pass(tables, first, truth, step, seeds, eps, every, limit):  # type: ignore[no-untyped-def]
+    out = np.empty(len(seeds), np.int64)
     for i in prange(len(seeds)):
-        keys, states, v = _begin(seeds[i : i + 1], start, first)
-        worst = np.zeros(1)
-        for t in range(every, limit + 1, every):
-            _walk(v, states, keys, t - every, t, cut, ends, rewards, gamma, step, truth, worst)
-            if np.abs(v[0] - truth).max() <= eps:
-                out[i] = t
-                break
+        out[i] = _time(tables, first, truth, step, seeds[i : i + 1], eps, every, limit)
     return out
 
 
 def _tables(process: RewardProcess) -> tuple[Any, ...]:
-    cut, ends = guide(process.moves)
-    return cut, ends, process.rewards, process.gamma, tuple(guide(process.start[None]))
+    return (*guide(process.moves), process.rewards, process.gamma, *guide(process.start[None]))
 
 
 def _code(steps: Steps) -> tuple[float, float, float]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from stretto.tabular.arguments import Floats, number
 
@@ -25,7 +26,7 @@ class Steps:
             number("Steps", "h", self.h, above=0)
         number("Steps", "t0", self.t0, 0)
 
-    def at(self, t: Floats | int) -> Floats:
+    def at(self, t: ArrayLike) -> Floats:
         """eta at t = 1, 2, ..."""
         return np.minimum(self.top, self.h / (np.asarray(t, np.float64) + self.t0))
 
