@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from stretto.games.markov import MarkovGame, Policies
@@ -30,6 +30,8 @@ from stretto.games.potential.play import (
     Run,
     Tables,
     checked_times,
+    each_seed,
+    keep,
     padded,
     pick,
     tables,
@@ -60,7 +62,10 @@ def learn_episodic(
     at = checked_times("learn_episodic", times, rounds)
     runs = distinct_seeds("learn_episodic", seeds)
     out = np.empty((len(runs), len(at), *padded(game).shape))
-    _runs(tables(game), padded(game), rounds, rollouts, eta, floor, noise, runs, at, out)
+    law = tables(game)
+    each_seed(
+        lambda seed, kept: _run(law, padded(game), rounds, rollouts, eta, floor, noise, seed, at, kept), runs, out
+    )
     return Run(at, out, game.actions)
 
 
@@ -82,16 +87,7 @@ def estimate_q(
     return means, spreads, starts
 
 
-@njit(cache=True, parallel=True)
-def _runs(
-    game: Tables, start: Floats, rounds: int, rollouts: int, eta: float, floor: float, noise: float,
-    seeds: NDArray[np.int64], times: NDArray[np.int64], out: Floats,
-) -> None:  # fmt: skip
-    for run in prange(len(seeds)):
-        _run(game, start.copy(), rounds, rollouts, eta, floor, noise, seeds[run], times, out[run])
-
-
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _run(
     game: Tables, pi: Floats, rounds: int, rollouts: int, eta: float, floor: float, noise: float, seed: int,
     times: NDArray[np.int64], out: Floats,
@@ -101,9 +97,10 @@ def _run(
     slot, kept = 0, 0
     for k in range(rounds):
         if kept < len(times) and times[kept] == k:
-            out[kept] = pi
+            keep(out, kept, pi)
             kept += 1
-        sums[:], starts[:] = 0.0, 0
+        sums.fill(0.0)
+        starts.fill(0)
         slot = _round(game, pi, rollouts, noise, seed, k * rollouts, slot, sums, squares, starts)
         for s in range(states):
             if starts[s] > 0:
@@ -116,7 +113,7 @@ def _run(
                         pi[i, s, a] *= math.exp(-eta * ((sums[i, s, a] - least) / starts[s]))
                     project_row(pi, i, s, count, floor)
     if kept < len(times):
-        out[kept] = pi
+        keep(out, kept, pi)
 
 
 @njit(cache=True)
@@ -134,7 +131,7 @@ def _round(
         begin = int(draw(game.start_cut, game.start_ends, 0, uniform(first, rollout + k)))
         s, opening, before = begin, True, slot
         starts[begin] += 1
-        total[:] = 0.0
+        total.fill(0.0)
         while True:
             row = s * joint_actions
             for i in range(players):

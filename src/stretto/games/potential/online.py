@@ -15,12 +15,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from stretto.games.markov import MarkovGame
 from stretto.games.potential.npg import check_floor
-from stretto.games.potential.play import ACTIONS, MOVES, NOISE, Run, Tables, checked_times, padded, pick, tables
+from stretto.games.potential.play import (
+    ACTIONS,
+    MOVES,
+    NOISE,
+    Run,
+    Tables,
+    checked_times,
+    each_seed,
+    keep,
+    padded,
+    pick,
+    tables,
+)
 from stretto.games.potential.projection import kl_project, project_row
 from stretto.tabular.arguments import distinct_seeds, number
 from stretto.tabular.counter import key, normal, normals, uniform, uniforms
@@ -72,20 +84,12 @@ def learn_online(
     at = checked_times("learn_online", times, steps)
     runs = distinct_seeds("learn_online", seeds)
     out = np.empty((len(runs), len(at), *padded(game).shape))
-    _runs(tables(game), padded(game), schedule.numbers(), noise, steps, state, runs, at, out)
+    law, rates = tables(game), schedule.numbers()
+    each_seed(lambda seed, kept: _run(law, padded(game), rates, noise, steps, state, seed, at, kept), runs, out)
     return Run(at, out, game.actions)
 
 
-@njit(cache=True, parallel=True)
-def _runs(
-    game: Tables, start: Floats, rates: Floats, noise: float, steps: int, state: int, seeds: NDArray[np.int64],
-    times: NDArray[np.int64], out: Floats,
-) -> None:  # fmt: skip
-    for run in prange(len(seeds)):
-        _run(game, start.copy(), rates, noise, steps, state, seeds[run], times, out[run])
-
-
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _run(
     game: Tables, pi: Floats, rates: Floats, noise: float, steps: int, state: int, seed: int,
     times: NDArray[np.int64], out: Floats,
@@ -98,7 +102,7 @@ def _run(
     s, kept = state, 0
     for t in range(steps):
         if kept < len(times) and times[kept] == t:
-            out[kept] = pi
+            keep(out, kept, pi)
             kept += 1
         row = s * joint_actions
         for i in range(players):
@@ -126,7 +130,7 @@ def _run(
             project_row(pi, i, s, count, floor)
         s = after
     if kept < len(times):
-        out[kept] = pi
+        keep(out, kept, pi)
 
 
 def reference(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import get_num_threads, njit
 from numpy.typing import ArrayLike, NDArray
 
 from stretto.errors import ConfigError
@@ -77,7 +79,15 @@ def padded(game: MarkovGame) -> Floats:
     return out
 
 
-@njit(cache=True, inline="always")
+def each_seed(run: Callable[[int, Floats], object], seeds: NDArray[np.int64], out: Floats) -> None:
+    """``run(seed, out[k])`` for each seed, as many at a time as Numba may use threads. ``run`` calls a compiled loop
+    that releases the interpreter; seeds share nothing, so the results can't depend on the threads. (A prange around
+    the loop does the same and doubles its compilation.)"""
+    with ThreadPoolExecutor(get_num_threads()) as pool:
+        list(pool.map(run, [int(seed) for seed in seeds], out))
+
+
+@njit(cache=True)
 def pick(policies: Floats, i: int, s: int, count: int, u: float) -> int:
     """The action that ``u`` in [0, 1) picks from policies[i, s, :count]."""
     total = 0.0
@@ -86,3 +96,12 @@ def pick(policies: Floats, i: int, s: int, count: int, u: float) -> int:
         if u < total:
             return a
     return count - 1
+
+
+@njit(cache=True)
+def keep(out: Floats, k: int, policies: Floats) -> None:
+    """out[k] = policies, by hand: Numba spends five seconds on compiling that assignment."""
+    for i in range(policies.shape[0]):
+        for s in range(policies.shape[1]):
+            for a in range(policies.shape[2]):
+                out[k, i, s, a] = policies[i, s, a]
