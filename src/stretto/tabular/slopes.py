@@ -22,10 +22,13 @@ class Slope:
     level: float
 
 
-def loglog_slope(x: Any, y: Any, decades: float | None = None, resamples: int = 400, seed: int = 0) -> Slope:
-    """Least squares of log(mean over seeds of y) on log x. ``x`` [n] increasing and positive, ``y`` [seeds,n] or [n];
-    ``decades``: only x >= max(x) / 10^decades (None: all). The interval is the seeds' percentile bootstrap (one seed:
-    just the value). ``ConfigError`` if fewer than three points are left or a mean isn't positive."""
+def loglog_slope(
+    x: Any, y: Any, decades: float | None = None, resamples: int = 400, seed: int = 0, median: bool = False
+) -> Slope:
+    """Least squares of log(mean over seeds of y) on log x (``median``: of the median). ``x`` [n] increasing and
+    positive, ``y`` [seeds,n] or [n]; ``decades``: only x >= max(x) / 10^decades (None: all). The interval is the
+    seeds' percentile bootstrap (one seed: just the value). ``ConfigError`` if fewer than three points are left or a
+    mean isn't positive."""
     where = "loglog_slope"
     xs = array(where, "x", x, (None,))
     ys = np.atleast_2d(array(where, "y", y))
@@ -39,13 +42,15 @@ def loglog_slope(x: Any, y: Any, decades: float | None = None, resamples: int = 
         xs, ys = xs[kept], ys[:, kept]
     if len(xs) < 3:
         raise ConfigError(f"{where}: only {len(xs)} points of x are left; give more checkpoints or more decades")
-    if not (ys.mean(0) > 0).all():
-        raise ConfigError(f"{where}: the mean of y must be positive at each x to have a logarithm")
-    value, level = _fit(xs, ys.mean(0))
+    middle = np.median if median else np.mean
+    if not (middle(ys, 0) > 0).all():
+        name = "median" if median else "mean"
+        raise ConfigError(f"{where}: the {name} of y must be positive at each x to have a logarithm")
+    value, level = _fit(xs, middle(ys, 0))
     low = high = value
     if len(ys) > 1:
         g = np.random.default_rng(seed)
-        means = [ys[g.integers(0, len(ys), len(ys))].mean(0) for _ in range(resamples)]
+        means = [middle(ys[g.integers(0, len(ys), len(ys))], 0) for _ in range(resamples)]
         slopes = [_fit(xs, mean)[0] for mean in means if (mean > 0).all()]
         low, high = (float(v) for v in np.percentile(slopes, [2.5, 97.5]))
     return Slope(value, low, high, level)

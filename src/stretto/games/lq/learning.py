@@ -57,15 +57,17 @@ def iterated_least_squares(
     warmup: int = 30,
     ridge: float = 1e-6,
     checkpoints: Sequence[int] | None = None,
+    frozen: Sequence[int] = (),
 ) -> Path:
     """Run ``game`` from state ``start`` [n] and ``gains`` (zeros if None).
 
     A player explores at step t with probability min(1, t^-``exploration``) (or ``exploration[t]``), and in the first
     ``warmup`` steps: greedy action + U[-``width``, ``width``] in each coordinate (one number, or one [m_i] a player);
-    all actions are kept within ``limits``. Player i updates every ``periods[i]`` steps. ``published``: one D_j [r,
-    m_j] a player; all see y = sum_j D_j u_j, regress x' on (x, y) and y - D_i u_i on x, and put both together (right
-    where B_j = M D_j). ``bounds(A, B)`` keeps a model sensible before it is solved. ``ConfigError`` if a player's
-    cost depends on what it can't see (``game.own`` is None). All constants are [inferred].
+    all actions are kept within ``limits``. Player i updates every ``periods[i]`` steps, from step ``warmup`` on.
+    ``published``: one D_j [r, m_j] a player; all see y = sum_j D_j u_j, regress x' on (x, y) and y - D_i u_i on x, and
+    put both together (right where B_j = M D_j). ``bounds(A, B)`` keeps a model sensible before it is solved.
+    ``frozen``: players who neither explore nor update. ``ConfigError`` if a player's cost depends on what it can't
+    see (``game.own`` is None). All constants are [inferred].
     """
     where = "iterated_least_squares"
     if game.own is None:
@@ -79,6 +81,8 @@ def iterated_least_squares(
     zeros = [np.zeros((b.shape[1], n)) for b in game.B]
     K = list(game.gains(zeros if gains is None else gains, where))
     gaps = _gaps(where, periods, players)
+    if any(i not in range(players) for i in frozen):
+        raise ConfigError(f"{where}: frozen {tuple(frozen)} must be players of 0..{players - 1}")
     spread = _spread(where, width, game)
     rates = _rates(where, exploration, count, int(number(where, "warmup", warmup, 0, whole=True)))
     shown = None if published is None else _published(where, published, game)
@@ -102,7 +106,7 @@ def iterated_least_squares(
             u[mine] = -K[i] @ x
             if limits is not None:
                 u[mine] = u[mine].clip(*limits)
-            if explore[t, i] < rates[t]:
+            if i not in frozen and explore[t, i] < rates[t]:
                 u[mine] += spread[i] * where_to[t, mine]
         if limits is not None:
             u = u.clip(*limits)
@@ -119,7 +123,7 @@ def iterated_least_squares(
             H[i] += np.outer(regressors, after)
             if y is not None and shown is not None:
                 F[i] += np.outer(x, y - shown[i] @ own)
-            if (t + 1) % gaps[i] == 0 and t + 1 >= warmup:
+            if i not in frozen and (t + 1) % gaps[i] == 0 and t + 1 >= warmup:
                 model = np.asarray(np.linalg.solve(G[i], H[i]).T, np.float64)
                 A, M = model[:, :n], model[:, n:]
                 if shown is not None:
