@@ -1,15 +1,12 @@
-"""A layered world as a Gymnasium environment, and a stationary MDP as a layered world."""
+"""A layered world as a Gymnasium environment."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import number
-from stretto.tabular.mdp import MDP
 from stretto.tabular.ppo.worlds import Layered
 
 
@@ -41,11 +38,3 @@ class LayeredEnv(gymnasium.Env[Any, Any]):
         self._state = int(self.np_random.choice(world.states, p=world.moves[h, s, action]))
         self._layer += 1
         return self._layer * world.states + self._state, reward, self._layer == world.layers, False, {}
-
-
-def unrolled(mdp: MDP, layers: int, noise: float = 0.0) -> Layered:
-    """The first ``layers`` steps of a stationary MDP, undiscounted: the same moves and rewards in every layer. With
-    ``stretto.tabular.gym.read_mdp`` this takes a Gymnasium environment that publishes its table."""
-    h = int(number("unrolled", "layers", layers, 1, whole=True))
-    moves = np.broadcast_to(mdp.moves, (h, *mdp.moves.shape))
-    return Layered(moves, np.broadcast_to(mdp.rewards, (h, *mdp.rewards.shape)), mdp.start, noise)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.tabular.arguments import array, number, probabilities
+from stretto.tabular.mdp import MDP
 
 Floats = NDArray[np.float64]
 
@@ -85,3 +86,11 @@ def lock(layers: int, actions: int = 3) -> Layered:
     rewards = np.zeros((h, 2, a))
     rewards[-1, 0, 0] = 1
     return Layered(moves, rewards, np.array([1.0, 0.0]))
+
+
+def unrolled(mdp: MDP, layers: int, noise: float = 0.0) -> Layered:
+    """The first ``layers`` steps of a stationary MDP, undiscounted: the same moves and rewards in every layer. With
+    ``stretto.tabular.gym.read_mdp`` this takes a Gymnasium environment that publishes its table."""
+    h = int(number("unrolled", "layers", layers, 1, whole=True))
+    moves = np.broadcast_to(mdp.moves, (h, *mdp.moves.shape))
+    return Layered(moves, np.broadcast_to(mdp.rewards, (h, *mdp.rewards.shape)), mdp.start, noise)

@@ -1,0 +1,62 @@
+"""The experiment of closed-loop PPO: its parts, their verdicts and their figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stretto.papers import closed_loop_ppo
+from stretto.papers.base import Outcome, Settings
+from stretto.papers.catalog import find
+from stretto.papers.run import draw
+
+
+def named(outcome: Outcome, words: str) -> list[object]:
+    return [check.measured for check in outcome.checks if words in check.name]
+
+
+def test_the_parts_are_those_of_the_catalog() -> None:
+    assert tuple(closed_loop_ppo.PARTS) == find("closed-loop-ppo").parts
+
+
+def test_depth_costs_the_lock_a_factor_a_layer(tmp_path: Path) -> None:
+    outcome = closed_loop_ppo.horizon(Settings(quick=True))
+    assert outcome.passed
+    (covered,) = named(outcome, "covered: median")
+    assert covered == pytest.approx({2: 6.1e3, 4: 10.8e3, 8: 34e3}, rel=0.35)  # type: ignore[arg-type]
+    assert outcome.draw is not None
+    assert draw(outcome.draw, tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_the_parts_of_the_error_are_reported(tmp_path: Path) -> None:
+    outcome = closed_loop_ppo.coupling(Settings(quick=True, seeds=2))
+    assert all(check.passed is None for check in outcome.checks)
+    by = {check.name.split(":")[0]: check.measured for check in outcome.checks}
+    assert by["no clip"]["clipped, last epoch"] == 0 < by["default"]["clipped, last epoch"]
+    assert by["n = 2"]["batch"] > by["n = 32"]["batch"]
+    assert outcome.draw is not None
+    assert draw(outcome.draw, tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_other_figures_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closed_loop_ppo, "STATIONARY", {2: (0.0168, 0.0482, 0.2464)})
+    outcome = closed_loop_ppo.delay(Settings(quick=True))
+    assert [check.passed for check in outcome.checks] == [False, True, True]
+
+
+@pytest.mark.slow
+def test_the_rates_are_those_of_the_table() -> None:
+    outcome = closed_loop_ppo.rate(Settings())
+    assert outcome.passed
+    for check in outcome.checks:
+        if check.published is not None:
+            slopes = [value for value, _, _ in check.measured.values()]
+            assert slopes == pytest.approx(list(check.published), abs=0.1), check.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_seed", [0, 100])
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_verdict_holds_for_other_seeds(first_seed: int, quick: bool) -> None:
+    assert closed_loop_ppo.reproduce(Settings(first_seed=first_seed, quick=quick)).passed
