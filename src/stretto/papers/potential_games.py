@@ -32,6 +32,8 @@ ONLINE = {
     "set 1": (SET_1, 0.072, -0.11),
     "set 2": (SET_2, 0.060, -0.14),
 }
+SWEEP = 600, 1.0
+"""Rounds and step size of the exact updates in the sweeps."""
 STEPS, ROUNDS, ROLLOUTS, NOISE = 1_000_000, 2000, 200, 0.1
 
 
@@ -59,11 +61,10 @@ def alpha(settings: Settings) -> Outcome:
                             published_share))  # fmt: skip
     settings.say("alpha enumerated")
     seeds = settings.range(8, quick=4)
-    rounds = 500 if settings.quick else 2000
-    by_kappa = {kappa: _kappa(kappa, seeds, rounds) for kappa in KAPPAS}
+    by_kappa = {kappa: _kappa(kappa, seeds) for kappa in KAPPAS}
     game = imcg(0.1).game
-    by_floor = {floor: nash_gap(game, npg(game, rounds, 0.3, floor)) for floor in FLOORS}
-    by_bias = {bias: nash_gap(game, npg(game, rounds, 0.3, 1e-3, bias=_biased(game, bias))) for bias in BIASES}
+    by_floor = {floor: nash_gap(game, npg(game, *SWEEP, floor)) for floor in FLOORS}
+    by_bias = {bias: nash_gap(game, npg(game, *SWEEP, 1e-3, bias=_biased(game, bias))) for bias in BIASES}
     horizon = 1 / (1 - game.gamma)
     most_biased = max(gap / (bias * horizon) for bias, gap in by_bias.items() if bias >= 0.1)
     checks += [
@@ -92,11 +93,11 @@ def online(settings: Settings) -> Outcome:
         curves[name] = (run.times[1:], regret)
         slope = loglog_slope(run.times[1:], regret, 3)
         decades = {f"1e{k}": float(regret.mean(0)[np.searchsorted(run.times[1:], 10**k)]) for k in range(7)}
-        falls = bool((np.diff(list(decades.values())) < 0).all())
+        falls = bool((np.diff(list(decades.values())[1:]) < 0).all())
         first = name == "set 1"
         checks += [
             Check(f"{name}: regret at 1e6 steps, spread", _mean_spread(regret), "", f"{published:.3f} +- 0.01"),
-            Check(f"{name}: regret by decade", decades, "falls in every decade" if first else "",
+            Check(f"{name}: regret by decade", decades, "falls in every decade from 10 on" if first else "",
                   None if first else {"1e3": 0.143, "1e4": 0.102, "1e5": 0.069}, falls if first else None),
             _slope(name, slope, published_slope, None if first else -0.09, "over the last 3 decades"),
         ]  # fmt: skip
@@ -157,10 +158,10 @@ def scheduling(settings: Settings) -> Outcome:
     return Outcome(checks, notes, lambda figure: draw_jobs(figure, paths))
 
 
-def _kappa(kappa: float, seeds: range, rounds: int) -> tuple[float, float, float]:
+def _kappa(kappa: float, seeds: range) -> tuple[float, float, float]:
     world = imcg(kappa)
     run = learn_online(world.game, 100_000, seeds, SET_2, NOISE, times=[100_000])
-    return (alpha_enumerated(world.game, world.potential), nash_gap(world.game, npg(world.game, rounds, 0.3, 1e-3)),
+    return (alpha_enumerated(world.game, world.potential), nash_gap(world.game, npg(world.game, *SWEEP, 1e-3)),
             float(gaps_along(world.game, run).mean()))  # fmt: skip
 
 
