@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import quantecon
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pettingzoo.test import parallel_api_test
 
 from stretto.errors import ConfigError
@@ -22,6 +24,7 @@ from stretto.games.lq.cournot import (
 from stretto.games.lq.cournot_learning import cournot_least_squares
 from stretto.games.lq.env import CournotMarket
 from stretto.games.lq.market import Learners
+from stretto.games.lq.outside import quantecon_nash
 from stretto.games.lq.riccati import nash, nash_residual, riccati
 from stretto.games.lq.scalar import firm_gain
 
@@ -42,10 +45,11 @@ def test_quantecon_and_the_recursion_find_the_same_gains(s: float) -> None:
     m = Cournot(s=s)
     gains = nash_gains(m)
     np.testing.assert_allclose(riccati(m.game().face(gains[:, None], 0), "recursion").K[0], gains[0], atol=1e-9)
+    np.testing.assert_allclose(np.vstack(quantecon_nash(m.game()).gains), gains, atol=1e-7)
     A, B = np.array([[1, 0], [s * 10, 1 - s]]), np.array([[0.0], [-s]])
     Q, M, W = 0.5 + s, s / 2, 0.5 * np.array([[2 - s * 10], [-(1 - s)]])
     zero = np.zeros((2, 2))
-    F1, F2, _, _ = quantecon.nnash(A, B, B, zero, zero, Q, Q, 0.0, 0.0, W, W, M, M, beta=0.95)
+    F1, F2, _, _ = quantecon.nnash(A, B, B, zero, zero, Q, Q, 0.0, 0.0, W, W, M, M, beta=0.95)  # by hand
     np.testing.assert_allclose(np.vstack([F1, F2]), gains, atol=1e-7)
 
 
@@ -89,6 +93,31 @@ def test_welfare_is_what_a_long_run_earns(model: Cournot) -> None:
     for measured, known in ((run.profit, expected.profit), (run.consumer, expected.consumer)):
         assert abs(measured.mean() - known) < 4 * measured.std(ddof=1) / np.sqrt(32) + 1e-3
     assert (run.gains == gains).all()
+
+
+@given(
+    st.floats(-5, 10), st.floats(-0.95, 0.999), st.floats(-5, -0.001), st.floats(0, 5), st.floats(0.01, 5),
+    st.floats(0, 0.99), st.sampled_from([1, 2]),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_a_firms_closed_form_is_where_the_riccati_steps_go(a0, a1, bb, c, k, beta, timing) -> None:
+    K0, K1, found = firm_gain(a0, a1, bb, c, k, beta, timing)
+    own, free, seen = (k / 2 - bb, (c - a0) / 2, -a1 / 2) if timing == 2 else (k / 2, c / 2, -0.5)
+    p01 = p11 = K0_there = K1_there = 0.0
+    for _ in range(20_000):
+        den = own + beta * bb * bb * p11
+        if den <= 0:
+            break
+        g0, g1 = beta * bb * (p01 + p11 * a0) + free, beta * bb * p11 * a1 + seen
+        K0_there, K1_there = g0 / den, g1 / den
+        new = beta * (p01 * a1 + p11 * a0 * a1) - g0 * K1_there, beta * p11 * a1 * a1 - g1 * K1_there
+        still = max(abs(new[0] - p01), abs(new[1] - p11)) < 1e-14 * max(1, abs(p01), abs(p11))
+        p01, p11 = new
+        if still:
+            break
+    if found and still:
+        np.testing.assert_allclose([K0, K1], [K0_there, K1_there], rtol=1e-6, atol=1e-6)
+    assert found == (den > 0) or not still
 
 
 @pytest.mark.parametrize("timing", [1, 2])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import quantecon
 
 from stretto.errors import ConfigError
 from stretto.games.lq.cournot import Cournot
 from stretto.games.lq.game import LQGame, Regulator, from_own_costs
+from stretto.games.lq.outside import quantecon_nash
 from stretto.games.lq.riccati import (
     best_response,
+    deviation_gain,
     discounted_cost,
     nash,
     nash_residual,
@@ -48,19 +49,14 @@ def test_the_coupled_equations_hold_by_both_routes(players: int) -> None:
 
 def test_quantecon_finds_the_same_equilibrium() -> None:
     game = drawn(2, seed=3)
-    (one, two), n1 = (0, 1), game.B[0].shape[1]
-    first, second = slice(0, n1), slice(n1, None)
-    F1, F2, P1, P2 = quantecon.nnash(
-        game.A, game.B[0], game.B[1], game.Q[one], game.Q[two],
-        game.R[one][first, first], game.R[two][second, second], game.R[one][second, second], game.R[two][first, first],
-        game.S[one][:, first], game.S[two][:, second], game.R[one][second, first], game.R[two][first, second],
-        beta=game.gamma, tol=1e-12,
-    )  # fmt: skip
-    # nnash has no cross term of x with the other's action: leave it out here too
+    first = slice(0, game.B[0].shape[1])
+    with pytest.raises(ConfigError, match="crosses the state"):
+        quantecon_nash(game)
+    second = slice(first.stop, None)
     plain = LQGame(game.A, game.B, game.Q, (_only(game.S[0], first), _only(game.S[1], second)), game.R, game.gamma)
-    found = nash(plain)
-    for ours, theirs in zip([*found.gains, *found.P], [F1, F2, P1, P2], strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-7)
+    found, theirs = nash(plain), quantecon_nash(plain, tol=1e-12)
+    for ours, other in zip([*found.gains, *found.P], [*theirs.gains, *theirs.P], strict=True):
+        np.testing.assert_allclose(ours, other, atol=1e-7)
 
 
 def _only(S: np.ndarray, columns: slice) -> np.ndarray:
@@ -93,6 +89,7 @@ def test_no_unilateral_linear_deviation_lowers_the_discounted_cost(game: LQGame)
                 gains[i] = gains[i] + sign * step
                 costs.append(discounted_cost(game, gains, start)[i] - here[i])
             assert min(costs) > 0
+            assert -1e-4 < deviation_gain(game, found.gains, i, start) < 0
             assert abs(costs[0] - costs[1]) < 0.02 * sum(costs)  # the slope is 0, the curvature isn't
 
 
@@ -160,6 +157,7 @@ UNSTABLE = Regulator(2 * np.eye(1), np.zeros((1, 1)), np.eye(1), np.zeros((1, 1)
         (lambda: LQGame(np.eye(2), (np.eye(2),), (np.eye(3),), (np.eye(2),), (np.eye(2),), 0.9), r"Q\[0\] has shape"),
         (lambda: LQGame(np.eye(2), (np.eye(2),), (), (np.eye(2),), (np.eye(2),), 0.9), "Q has 0 matrices"),
         (lambda: from_own_costs(np.eye(2), [np.eye(2)], [np.eye(3)], 0.9), r"own\[0\] has shape"),
+        (lambda: quantecon_nash(drawn(3)), "3 players"),
         (lambda: from_own_costs(np.eye(2), [np.eye(2)], [], 0.9), "own has 0 costs"),
         (lambda: policy_costs(drawn(1), [[[50.0, 0, 0]]]), "spectral radius"),
         (lambda: discounted_cost(drawn(1), nash(drawn(1)).gains, [1.0]), "start has shape"),

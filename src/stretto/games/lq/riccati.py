@@ -175,3 +175,18 @@ def discounted_cost(game: LQGame, gains: Sequence[Any], start: Any) -> Floats:
     W = game.noise @ game.noise.T
     rest = game.gamma / (1 - game.gamma)
     return np.array([x @ P @ x + rest * np.trace(P @ W) for P in policy_costs(game, gains)])
+
+
+def deviation_gain(game: LQGame, gains: Sequence[Any], player: int, start: Any, size: float = 1e-3) -> float:
+    """The most that ``player`` saves from state ``start`` [n] by a small change of its own gain: +- ``size`` in each
+    entry and each pair of entries. At an equilibrium it's below 0, of the order of size squared."""
+    checked = game.gains(gains, "deviation_gain")
+    here = discounted_cost(game, checked, start)[player]
+    entries = np.eye(checked[player].size)
+    steps = [*entries, *(a + sign * b for i, a in enumerate(entries) for b in entries[:i] for sign in (1, -1))]
+    saved = []
+    for step in (sign * size * step for step in steps for sign in (1, -1)):
+        moved = list(checked)
+        moved[player] = moved[player] + step.reshape(moved[player].shape)
+        saved.append(here - discounted_cost(game, moved, start)[player])
+    return float(max(saved))

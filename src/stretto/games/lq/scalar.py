@@ -10,8 +10,6 @@ import math
 
 from numba import njit
 
-_TOL = 1e-12
-_LIMIT = 2000
 _TINY = 1e-9
 
 
@@ -19,28 +17,27 @@ _TINY = 1e-9
 def firm_gain(
     a0: float, a1: float, bb: float, c: float, k: float, beta: float, timing: int
 ) -> tuple[float, float, bool]:
-    """(K0, K1, found) of a firm whose model is p' = a0 + a1 p + bb q: the discounted Riccati step from zero until the
-    gain moves by less than 1e-12 (p00 never enters it). ``found`` False: singular, or not settled in 2000 steps."""
-    if not abs(a0) < 1e12:  # nor NaN
-        return 0.0, 0.0, False
+    """(K0, K1, found) of a firm whose model is p' = a0 + a1 p + bb q: the fixed point that the discounted Riccati
+    step reaches from zero. In one price it has a closed form: p11 is the larger root of
+
+        beta bb^2 p11^2 + (own (1 - beta a1^2) + 2 beta bb a1 seen) p11 + seen^2 = 0
+
+    (p01 is linear, p00 never enters the gain). ``found`` False: no such root, the equation is singular."""
     if timing == 2:
         own, free, seen = k / 2 - bb, (c - a0) / 2, -a1 / 2
     else:
         own, free, seen = k / 2, c / 2, -0.5
-    p01, p11, K0, K1 = 0.0, 0.0, 0.0, 0.0
-    for step in range(_LIMIT):
-        den = own + beta * bb * bb * p11
-        if not den > _TINY:
-            return K0, K1, False
-        g0 = beta * bb * (p01 + p11 * a0) + free
-        g1 = beta * bb * p11 * a1 + seen
-        new0, new1 = g0 / den, g1 / den
-        moved = max(abs(new0 - K0), abs(new1 - K1))
-        K0, K1 = new0, new1
-        if step > 0 and moved < _TOL * max(1.0, abs(K0)):
-            return K0, K1, True
-        p01, p11 = beta * (p01 * a1 + p11 * a0 * a1) - g0 * K1, beta * p11 * a1 * a1 - g1 * K1
-    return K0, K1, False
+    linear = own * (1 - beta * a1 * a1) + 2 * beta * bb * a1 * seen
+    inside = linear * linear - 4 * beta * bb * bb * seen * seen
+    if not (own > 0 and linear > 0 and inside >= 0 and abs(a0) < 1e12):  # NaN fails too
+        return 0.0, 0.0, False
+    p11 = -2 * seen * seen / (linear + math.sqrt(inside))
+    den = own + beta * bb * bb * p11
+    if not den > _TINY:
+        return 0.0, 0.0, False
+    K1 = (beta * bb * p11 * a1 + seen) / den
+    p01 = (beta * a0 * a1 * p11 - (beta * bb * p11 * a0 + free) * K1) / (1 - beta * a1 + beta * bb * K1)
+    return (beta * bb * (p01 + p11 * a0) + free) / den, K1, True
 
 
 @njit(cache=True)
