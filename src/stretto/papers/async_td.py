@@ -167,21 +167,13 @@ def rate(settings: Settings) -> Outcome:
         for horizon, (mean, slope) in curves.items():
             (line,) = left.loglog(marks, mean, label=f"H={horizon}: slope {slope.value:.3f}")
             middle = float(np.sqrt(1e5 * total))
-            left.loglog(
-                marks,
-                np.exp(slope.level) * middle ** (slope.value + 0.5) * marks**-0.5,
-                "--",
-                color=line.get_color(),
-                alpha=0.5,
-                label="slope -1/2",
-            )
-        left.set(
-            xlabel="transitions", ylabel=f"mean sup-norm error, {len(seeds)} seeds", title="last iterate, steps h/t"
-        )
+            half = np.exp(slope.level) * middle ** (slope.value + 0.5) * marks**-0.5
+            left.loglog(marks, half, "--", color=line.get_color(), alpha=0.5, label="slope -1/2")
+        left.set(xlabel="transitions", title=f"mean sup-norm error of {len(seeds)} seeds, steps h/t")
         right.semilogx(marks, scaled, label="largest of 64 seeds, H=8")
         right.axhline(0.5, ls="--", color="black", label="one bound for all late times")
         right.set(
-            xlabel="transitions", title="error √(t m/H³) / √(log(t/1000) + log 60)", xlim=(1e4, total), ylim=(0, 0.6)
+            xlabel="transitions", title="error √(t m/H³) / √(log(t/1000) + log 60)", xlim=(1e4, total), ylim=(0, 1)
         )
         left.legend(), right.legend()
 
@@ -212,9 +204,7 @@ def transient(settings: Settings) -> Outcome:
         axes = figure.subplots()
         axes.loglog(mixing, found, "o-", label="90th percentile")
         axes.loglog(mixing, bounds, "--", label="1.5 × (L=32) + 2 t_mix/μ_min")
-        axes.set(
-            xlabel="t_mix/μ_min", ylabel="transitions to error ½", title="the mixing time adds, it doesn't multiply"
-        )
+        axes.set(xlabel="t_mix/μ_min", title="transitions to error ½: the mixing time adds, it doesn't multiply")
         axes.legend()
 
     return Outcome(checks, notes, draw)
