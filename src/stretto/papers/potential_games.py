@@ -14,6 +14,7 @@ from stretto.games.potential.congestion import imcg
 from stretto.games.potential.distancing import distancing
 from stretto.games.potential.episodic import learn_episodic
 from stretto.games.potential.jobs import jobs
+from stretto.games.potential.many import crowd_gap, crowded_jobs, learn_crowd
 from stretto.games.potential.npg import npg
 from stretto.games.potential.online import SET_1, SET_2, learn_online
 from stretto.games.potential.play import Run
@@ -150,6 +151,7 @@ def scheduling(settings: Settings) -> Outcome:
               [alpha_sampled(world.game, world.potential, 500, c, settings.first_seed) for c in (1.0, 0.3)], "",
               "0.9 to 2.4"),
         Check("distancing, 8 players: gap by round, exact updates", _distancing(settings)),
+        Check("20 schedulers on coarse backlogs: Monte Carlo gap, its error; uniform, learned", _crowd(settings)),
     ]  # fmt: skip
     notes = [
         "jobs is a poor potential game: simultaneous updates leave the equilibrium for a while and come back; a "
@@ -200,6 +202,14 @@ def _distancing(settings: Settings) -> dict[int, float]:
     start = [rng.dirichlet(np.ones(a), size=game.states) for a in game.actions]
     npg(game, 10 if settings.quick else 100, 0.1, 1e-3, start, watch=watch)
     return found
+
+
+def _crowd(settings: Settings) -> tuple[tuple[float, float], tuple[float, float]]:
+    world = crowded_jobs()
+    learned = learn_crowd(world, 60_000, settings.first_seed)
+    few = (50_000, 5_000) if settings.quick else (200_000, 20_000)
+    found = [crowd_gap(world, learned, player, *few, settings.first_seed) for player in range(3)]
+    return crowd_gap(world, world.uniform_policies(), 0, *few, settings.first_seed), max(found)
 
 
 def _slope(name: str, slope: Slope, published: float, most: float | None, where: str) -> Check:

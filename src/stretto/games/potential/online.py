@@ -113,24 +113,32 @@ def _run(
         v = float(visits[s])
         b, e, floor = rates[0] * v ** -rates[1], rates[2] * v ** -rates[3], rates[4] * (t + 1.0) ** -rates[5]
         for i in range(players):
-            a, count = acts[i], actions[i]
-            cost = costs[row, i]
+            cost, count = costs[row, i], actions[i]
             if noise > 0.0:
                 cost += noise * normal(blur, t * players + i)
-            ahead = 0.0
-            for c in range(count):
-                ahead += pi[i, after, c] * q[i, after, c]
-            q[i, s, a] += min(1.0, b / pi[i, s, a]) * (cost + gamma * ahead - q[i, s, a])
-            least = q[i, s, 0]
-            for c in range(1, count):
-                least = min(least, q[i, s, c])
-            for c in range(count):
-                if q[i, s, c] > least:  # else the factor is exp(0) = 1
-                    pi[i, s, c] *= math.exp(-e * (q[i, s, c] - least))
-            project_row(pi, i, s, count, floor)
+            update_row(pi, q, i, s, after, acts[i], count, cost, gamma, b, e, floor)
         s = after
     if kept < len(times):
         keep(out, kept, pi)
+
+
+@njit(cache=True)
+def update_row(
+    pi: Floats, q: Floats, i: int, s: int, after: int, a: int, count: int, cost: float, gamma: float, b: float,
+    e: float, floor: float,
+) -> None:  # fmt: skip
+    """One player's step: ``q[i, s, a]`` towards cost + gamma (value of row ``after``), then the policy's row."""
+    ahead = 0.0
+    for c in range(count):
+        ahead += pi[i, after, c] * q[i, after, c]
+    q[i, s, a] += min(1.0, b / pi[i, s, a]) * (cost + gamma * ahead - q[i, s, a])
+    least = q[i, s, 0]
+    for c in range(1, count):
+        least = min(least, q[i, s, c])
+    for c in range(count):
+        if q[i, s, c] > least:  # else the factor is exp(0) = 1
+            pi[i, s, c] *= math.exp(-e * (q[i, s, c] - least))
+    project_row(pi, i, s, count, floor)
 
 
 def reference(
