@@ -84,7 +84,7 @@ class Crowd:
 def crowded_jobs(players: int = 20, service: ArrayLike = (0.5, 0.8), cap: int = 20, backlog: int = 20, levels: int = 3,
                  gamma: float = 0.8) -> Crowd:  # fmt: skip
     """``jobs`` with many players, whose backlogs are seen in ``levels`` steps of about equal width. Let the machines
-    serve more than arrives (cap sum(service) > players): else all backlogs stay full and the start is never seen again."""
+    serve more than arrives (cap sum(service) > players): else all backlogs stay full, and the start never returns."""
     for name, value in (("players", players), ("cap", cap), ("backlog", backlog)):
         number("crowded_jobs", name, value, 1, whole=True)
     number("crowded_jobs", "levels", levels, 1, backlog + 1, whole=True)
