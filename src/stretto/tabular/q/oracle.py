@@ -74,7 +74,9 @@ def population_trimmed_mean(weights: Any, means: Any, spread: Any, trim: Any) ->
     [..., K], ``means`` [..., K], standard deviations ``spread`` [K] (0: a point mass). Quantiles by bisection."""
     w, m = array("population_trimmed_mean", "weights", weights), array("population_trimmed_mean", "means", means)
     sd, t = array("population_trimmed_mean", "spread", spread, (w.shape[-1],)), np.asarray(trim, np.float64)
-    whole = (w * m).sum(-1)
+    whole = np.asarray((w * m).sum(-1))
+    if (t == 0).all():
+        return whole
     inner = (_below(w, m, sd, 1 - t) - _below(w, m, sd, t)) / (1 - 2 * t)
     return np.where(t == 0, whole, inner)
 

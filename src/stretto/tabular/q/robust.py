@@ -34,15 +34,16 @@ def median_of_means(x: Any, block: int) -> Any:
 
 def trim_for(share: float, samples: int | None = None) -> float:
     """Share to drop at each end where a ``share`` < 1/2 of samples is corrupted: min(.45, 1.5 share + .005), 0 without
-    corruption [inferred]. With the number of ``samples`` n: share + 3 sqrt(share / n), so that more outliers than that
-    are rare."""
+    corruption [inferred]. With the number of ``samples`` n, at least share + 3 sqrt(share / n): then more outliers
+    than that are rare."""
     share = number("trim_for", "share", share, 0, below=0.5)
     if share == 0:
         return 0.0
-    if samples is None:
-        return min(MOST_TRIM, 1.5 * share + 0.005)
-    n = number("trim_for", "samples", samples, 1, whole=True)
-    return min(MOST_TRIM, share + 3 * math.sqrt(share / n))
+    trim = 1.5 * share + 0.005
+    if samples is not None:
+        n = number("trim_for", "samples", samples, 1, whole=True)
+        trim = max(trim, share + 3 * math.sqrt(share / n))
+    return min(MOST_TRIM, trim)
 
 
 def local_share(share: float, visits: Any) -> Floats:
