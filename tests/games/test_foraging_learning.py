@@ -249,6 +249,8 @@ def test_plans_name_quadrants() -> None:
         (lambda: Strategist(scale=-1), "Strategist: scale = -1"),
         (lambda: Strategist(track=1.5), "Strategist: track = 1.5"),
         (lambda: Strategist().update(), "no period was noted"),
+        (lambda: Strategist().note(2, 0, 1.0), "Strategist.note: z = 2"),
+        (lambda: Strategist().note(0, 16, 1.0), "Strategist.note: arm = 16"),
         (lambda: Strategist().note(0, 0, math.inf), "Strategist.note: reward = inf"),
         (lambda: overlap(np.zeros((3, 4))), "overlap: shares"),
         (lambda: strategic_reward(np.zeros((2, 4)), 1, 0, 1.0), "strategic_reward: steps = 0"),

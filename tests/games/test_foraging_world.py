@@ -226,6 +226,7 @@ def test_a_strategist_can_guide_it() -> None:
         (lambda: Field(WORLD).season(2, 0, np.zeros(64)), "Field.season: z = 2"),
         (lambda: Field(WORLD).season(0, 16, np.zeros(64)), "Field.season: arm = 16"),
         (lambda: Field(WORLD).season(0, 0, np.zeros(63)), "Field.season: uniforms"),
+        (lambda: Field(WORLD).step((0,)), "Field.step: actions = .0. must be two"),
         (lambda: Field(WORLD).step((0, 5)), r"Field.step: actions\[1\] = 5"),
     ],
 )

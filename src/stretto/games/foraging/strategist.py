@@ -65,6 +65,8 @@ class Strategist:
 
     def note(self, z: int, arm: int, reward: float) -> None:
         """A period's outcome; moves the baseline, not theta."""
+        number("Strategist.note", "z", z, 0, len(self.theta) - 1, whole=True)
+        number("Strategist.note", "arm", arm, 0, self.theta.shape[1] - 1, whole=True)
         number("Strategist.note", "reward", reward)
         advantage = reward - self.base[z]
         self.base[z] += self.track * advantage

@@ -158,7 +158,9 @@ class Field:
         return self.world.observe(self.cells[i], self.guided(i) if guided else 0, self.food)
 
     def step(self, actions: Sequence[int]) -> Step:
-        """Move both, eat, measure."""
+        """Move both, eat, measure. ``actions``: one of ``ACTIONS``, by number, for each."""
+        if len(actions) != FORAGERS:
+            raise ConfigError(f"Field.step: actions = {list(actions)} must be two, one for each forager")
         for i, action in enumerate(actions):
             number("Field.step", f"actions[{i}]", action, 0, len(ACTIONS) - 1, whole=True)
         world, before = self.world, self.cells
