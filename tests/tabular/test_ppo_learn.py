@@ -169,6 +169,16 @@ def test_a_kl_limit_of_zero_allows_exactly_one_epoch_of_fresh_data() -> None:
     assert np.array_equal(runs.theta, once.theta)
 
 
+def test_a_policy_that_has_underflowed_is_infinitely_far() -> None:
+    options = TabularPPO(epochs=3, actor_step=1e5, kl_stop=1e3)
+    runs = ppo_tabular(WORLD, options, 1, [0])
+    *_, (theta, _, used) = plain.ppo_reference(WORLD, options, 1, 0)
+    assert (plain.softmax_policy(theta) == 0).any()
+    assert np.array_equal(theta, runs.theta[0])
+    assert used == 1
+    assert runs.epochs.tolist() == [[1, 0, 0]]
+
+
 @pytest.mark.parametrize("options", [TabularPPO(epochs=0), TabularPPO(epochs=6), TabularPPO(epochs=6, kl_stop=0)])
 def test_fresh_episodes_are_counted_whatever_their_reuse(options: TabularPPO) -> None:
     assert ppo_tabular(WORLD, options, 25, range(3)).fresh.tolist() == [200] * 3
@@ -207,6 +217,8 @@ def test_it_learns() -> None:
         (lambda: TabularPPO(kl_stop=-0.1), "kl_stop"),
         (lambda: Lateness(Delays("exponential", 2.0)), "Lateness: delays"),
         (lambda: Lateness(Delays("geometric", 2.0), most=-1), "most"),
+        (lambda: ppo_tabular(WORLD.moves, TabularPPO(), 5, [1]), "world"),
+        (lambda: ppo_tabular(WORLD, {"epochs": 3}, 5, [1]), "options"),
         (lambda: ppo_tabular(WORLD, TabularPPO(), 0, [1]), "iterations"),
         (lambda: ppo_tabular(WORLD, TabularPPO(), 5, []), "seeds"),
         (lambda: ppo_tabular(WORLD, TabularPPO(), 5, [1, 1]), "seeds"),

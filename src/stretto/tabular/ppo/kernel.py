@@ -128,9 +128,12 @@ def _mean_kl(at: Array, sampled: Array, pi: Array) -> float:
         for s in range(states):
             divergence = 0.0
             for a in range(actions):
-                if sampled[h, s, a] > 0:
+                if sampled[h, s, a] > 0 and pi[h, s, a] == 0:
+                    divergence = math.inf  # the current policy has underflowed there
+                elif sampled[h, s, a] > 0:
                     divergence += sampled[h, s, a] * math.log(sampled[h, s, a] / pi[h, s, a])
-            total += visits[s] * divergence
+            if visits[s] > 0:
+                total += visits[s] * divergence
     return total / (len(at) * layers)
 
 

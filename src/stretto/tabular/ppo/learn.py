@@ -103,6 +103,9 @@ def ppo_tabular(
     A > 0 and rho > 1 + c, or A < 0 and rho < 1 - c.
     """
     where = "ppo_tabular"
+    for name, given, kind in (("world", world, Layered), ("options", options, TabularPPO)):
+        if not isinstance(given, kind):
+            raise ConfigError(f"{where}: {name} is a {type(given).__name__}; give it a {kind.__name__}")
     length = int(number(where, "iterations", iterations, 1, whole=True))
     gap = int(number(where, "every", every, 1, whole=True))
     goal = math.inf if goal is None else number(where, "goal", goal)

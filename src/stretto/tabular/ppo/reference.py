@@ -98,9 +98,10 @@ def mean_kl(batch: Batch, sampled: Floats, pi: Floats) -> float:
     total = 0.0
     for h in range(layers):
         for s in range(pi.shape[1]):
+            visits = float((batch.states[:, h] == s).sum())
             pairs = zip(sampled[h, s], pi[h, s], strict=True)
-            divergence = sum(float(p) * math.log(p / q) for p, q in pairs if p > 0)
-            total += float((batch.states[:, h] == s).sum()) * divergence
+            divergence = sum(float(p) * math.log(p / q) if q > 0 else math.inf for p, q in pairs if p > 0)
+            total += visits * divergence if visits > 0 else 0.0
     return total / (episodes * layers)
 
 
