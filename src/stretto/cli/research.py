@@ -135,7 +135,7 @@ def _show(verdict: Any) -> None:
     shown = Table(show_header=True, box=None, padding=(0, 2))
     for column in ("what", "published", "ours", "condition", "verdict"):
         shown.add_column(column, overflow="fold")
-    colour = {"pass": "green", "FAIL": "bold red", "reported": "dim"}
+    colour = {"pass": "green", "FAIL": "bold red", "reported": "dim", "not reproduced": "yellow"}
     for check in verdict.outcome.checks:
         said = word(check)
         cells = (check.name, text(check.published), text(check.measured), check.condition)
