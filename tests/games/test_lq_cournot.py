@@ -13,6 +13,7 @@ from stretto.errors import ConfigError
 from stretto.games.lq.cournot import (
     ORACLES,
     Cournot,
+    mistaken_gains,
     nash_gains,
     price_root,
     price_taking,
@@ -69,6 +70,14 @@ def test_one_firm_is_a_riccati_equation_and_many_sell_more() -> None:
     np.testing.assert_allclose(nash_gains(one), riccati(one.game().face([[[0.0, 0.0]]], 0), "dare").K, atol=1e-10)
     outputs = [steady_quantities(Cournot(firms=n), nash_gains(Cournot(firms=n))).sum() for n in (1, 2, 4, 8)]
     assert outputs == sorted(outputs)
+
+
+def test_a_mistaken_effect_has_an_equilibrium_of_its_own() -> None:
+    for model in (Cournot(s=0.1), Cournot(s=0.9), Cournot(s=0.5, firms=3, c=(1.0, 2.0, 2.5))):
+        np.testing.assert_allclose(mistaken_gains(model, 1.0), nash_gains(model), atol=1e-9)
+    static = Cournot(s=1.0)  # each believes that the price falls by 2b: 2 b q + k q = p - c
+    q = steady_quantities(static, mistaken_gains(static, 2.0))
+    np.testing.assert_allclose(q, (10 - 2) / (2 + 1 + 2), atol=1e-9)
 
 
 def test_price_takers() -> None:
@@ -169,6 +178,7 @@ def test_the_environment_is_the_market_of_the_learners() -> None:
         (lambda: Cournot(b=float("nan")), "Cournot: b"),
         (lambda: steady_price(Cournot(), [[0.0, 50.0], [0.0, 50.0]]), "steady_price: gains"),
         (lambda: welfare(Cournot(), [[0.0, 0.0]]), "welfare: gains has shape"),
+        (lambda: mistaken_gains(Cournot(), 0.0), "mistaken_gains: share"),
         (lambda: CournotMarket(Cournot()).step({}), "call reset"),
         (lambda: CournotMarket(Cournot(), horizon=0), "horizon"),
         (lambda: _stepped({"firm_0": np.array([1.0])}), "no quantity of firm_1"),

@@ -14,6 +14,7 @@ import numpy as np
 from stretto.games.lq.cournot import (
     ORACLES,
     Cournot,
+    mistaken_gains,
     nash_gains,
     price_root,
     price_taking,
@@ -109,10 +110,14 @@ def cournot_rate(settings: Settings) -> Outcome:
         published = "rarely .24" if learners.memory == "all" else "sometimes .15-.4"
         found = {"median": np.median(last), "largest": last.max(), "share > .15": (last > 0.15).mean()}
         checks.append(Check(f"nu=.5 s={s:g}, {kind}: error at 1e6", found, "reported", published))
+    for s in (0.1, 0.5):
+        stuck = np.abs(mistaken_gains(Cournot(s=s), 2.0) - nash_gains(Cournot(s=s))).max()
+        checks.append(Check(f"s={s:g}: exact error if each takes both firms' effect for its own", stuck, "reported"))
     notes = [
         "Slopes are of the median over seeds, from 1e4 steps on. The upper bound -(1-nu)/2 comes from exploration "
         "alone telling a firm its effect on the price.",
-        "A memory that fades or restarts leaves more firms far from the equilibrium (shares above .15).",
+        "A memory that fades or restarts leaves more firms far from the equilibrium (shares above .15), near the place "
+        "where each takes what both do together for its own effect: they move together, and exploration has faded.",
     ]
     return Outcome(checks, notes, lambda figure: _draw_rate(figure, marks, lines))
 
@@ -127,11 +132,8 @@ def cournot_welfare(settings: Settings) -> Outcome:
         settings.say(f"cournot-welfare: s = {s:g}, {len(seeds)} seeds")
         model = Cournot(s=s)
         base = _at_nash(model, steps, seeds)
-        runs = {
-            shown: cournot_least_squares(
-                model, Learners(centred=True, periods=CLOCKS, published=shown), steps, seeds
-            ) for shown in (False, True)
-        }  # fmt: skip
+        ways = {shown: Learners(centred=True, periods=CLOCKS, published=shown) for shown in (False, True)}
+        runs = {shown: cournot_least_squares(model, way, steps, seeds) for shown, way in ways.items()}
         for shown, run in runs.items():
             change[s, shown] = {
                 x: _interval(getattr(run, x) - getattr(base, x)) for x in ("profit", "consumer", "total")
@@ -161,15 +163,15 @@ def cournot_welfare(settings: Settings) -> Outcome:
         + ("reproduced." if low else "not reproduced.")
         + " Firms that learn make less than "
         "the equilibrium quantity, which raises the price; consumers pay for it. The sign depends on how they explore.",
+        "An HHI of two firms can't be below .5: that it's above says that learning makes them unequal for a while.",
     ]
     return Outcome(checks, notes, lambda figure: _draw_welfare(figure, change))
 
 
 def _at_nash(model: Cournot, steps: int, seeds: range) -> Learned:
     """The equilibrium on the learners' noise."""
-    return cournot_least_squares(
-        model, Learners(), steps, seeds, gains=nash_gains(model), frozen=range(model.firms)
-    )  # fmt: skip
+    everyone = range(model.firms)
+    return cournot_least_squares(model, Learners(), steps, seeds, gains=nash_gains(model), frozen=everyone)
 
 
 def _interval(x: Any) -> tuple[float, float]:
@@ -218,7 +220,7 @@ def _draw_rate(figure: Any, marks: Any, lines: list[tuple[float, float, Any, Slo
         for _, s, middle, slope in (line for line in lines if line[0] == nu):
             axis.loglog(marks, middle, label=f"s = {s:g}: slope {slope.value:.2f}")
         late = marks[marks >= 10_000]
-        axis.loglog(late, 0.2 * (late / 1e4) ** (-(1 - nu) / 2), "k--", label=f"predicted {-(1 - nu) / 2:g}")
+        axis.loglog(late, 0.2 * (late / 1e4) ** (-(1 - nu) / 2), "k--", label=f"slope {-(1 - nu) / 2:g}, the bound")
         axis.set(xlabel="step", title=f"Exploration t^-{nu:g}", ylabel="median gain error" if nu == 0.25 else "")
         axis.legend()
 

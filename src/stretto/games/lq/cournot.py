@@ -16,6 +16,7 @@ import numpy as np
 from stretto.errors import ConfigError
 from stretto.games.lq.game import LQGame, from_own_costs
 from stretto.games.lq.riccati import Equilibrium, nash
+from stretto.games.lq.scalar import firm_gain
 from stretto.tabular.arguments import Floats, array, number
 
 ORACLES: dict[float, tuple[float, float, float, float, float]] = {
@@ -152,6 +153,30 @@ def welfare(model: Cournot, gains: Any) -> Welfare:
     output, slope = q.sum(), K[:, 1].sum()
     consumer = float(model.a * output - model.b / 2 * (output**2 + slope**2 * var) - paid.sum())
     return Welfare(profit, consumer, profit + consumer, float(((q / output) ** 2).sum()))
+
+
+def mistaken_gains(model: Cournot, share: float) -> Floats:
+    """Gains [firms, 2] at which no data corrects firms that believe in an effect of ``share`` times their true one on
+    the price: with p' = a0 + a1 p + bb q and q = -(K0 + K1 p) always, any bb fits if a0 and a1 make up for it.
+    ``share`` 1 is the Nash equilibrium; the number of firms: each takes what all do together for its own doing.
+    ``ConfigError`` if damped best responses to such models don't settle."""
+    share = number("mistaken_gains", "share", share, above=0)
+    true, (c, k) = -model.s * model.b, model.costs
+    K = np.tile([-1.0, 0.0], (model.firms, 1))
+    for _ in range(20_000):
+        moved = 0.0
+        for i in range(model.firms):
+            a0, a1 = -true * np.array([model.a / model.b + K[:, 0].sum(), (1 - model.s) / -true + K[:, 1].sum()])
+            a0, a1 = a0 + share * true * K[i, 0], a1 + share * true * K[i, 1]
+            K0, K1, found = firm_gain(a0, a1, share * true, c[i], k[i], model.beta, model.timing)
+            if not found:
+                raise ConfigError(f"mistaken_gains: share = {share:g} leads to a model without an optimal gain")
+            step = 0.1 * (np.array([K0, K1]) - K[i])
+            K[i] += step
+            moved = max(moved, float(np.abs(step).max()))
+        if moved < 1e-13:
+            return K
+    raise ConfigError(f"mistaken_gains: share = {share:g}: best responses haven't settled (last step {moved:.3g})")
 
 
 def static_cournot(model: Cournot) -> Floats:
