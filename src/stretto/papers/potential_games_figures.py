@@ -24,7 +24,7 @@ def draw_alpha(
     bound.legend(fontsize=7)
     for place, name in ((1, "exact updates"), (2, "online, 1e5 steps")):
         ends.plot([v[0] for v in by_kappa.values()], [v[place] for v in by_kappa.values()], "o-", label=name)
-    ends.set(xlabel="alpha", ylabel="final gap", ylim=(0, None), title="gap does not rise with alpha")
+    ends.set(xlabel="alpha", ylabel="final gap", ylim=(0, None), title="gap by alpha")
     ends.legend(fontsize=7)
     floors.loglog(list(by_floor), list(by_floor.values()), "o-", label="exact updates")
     floors.loglog(list(by_floor), [10 * f for f in by_floor], "--", label="floor x actions x horizon")
@@ -32,7 +32,7 @@ def draw_alpha(
     floors.legend(fontsize=7)
     biases.plot(list(by_bias), list(by_bias.values()), "o-", label="exact updates")
     biases.plot(list(by_bias), [5 * b for b in by_bias], "--", label="bias x horizon")
-    biases.set(xlabel="bias of action 0", ylim=(0, 2.5), title="gap by an oracle's bias")
+    biases.set(xlabel="bias of action 0", ylim=(0, 2.5), title="gap by bias")
     biases.legend(fontsize=7)
 
 
