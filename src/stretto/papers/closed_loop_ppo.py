@@ -106,8 +106,8 @@ def delay(settings: Settings) -> Outcome:
         checks.append(Check(f"tau = {tau}: simulated over exact, {fractions}", ratios, "within 5 %", None, off < 0.05))
         step = BEYOND * limit
         predicted = exact.mean_growth(world, uniform, step, tau)
-        folds = 120 if settings.quick else 250  # the error's logarithm grows by twice that; floats end at 709
-        grown = growth(_frozen(world, step, tau, int(min(6000, folds / predicted)), seeds))
+        most, folds = (4000, 100) if settings.quick else (6000, 250)  # e^(2 folds) is still a float
+        grown = growth(_frozen(world, step, tau, int(min(most, folds / predicted)), seeds))
         bounded = math.isfinite(level(tau, BEYOND))
         single = exact.sampled_growth(d, step, BATCH)
         condition = "within 5 % of the mean's, no stationary error" if tau else "reported: visits slow a single run"
