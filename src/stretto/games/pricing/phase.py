@@ -1,0 +1,53 @@
+"""The phase diagram over (lambda, delta): a collusion index a cell, unless a critic ran away there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stretto.errors import ConfigError
+from stretto.games.pricing.ddpg import DDPG, train
+from stretto.games.pricing.detector import divergences
+from stretto.games.pricing.engine import Clocks
+from stretto.games.pricing.logit import Floats, Market
+from stretto.games.pricing.tabular import QLearning, learn
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One (lambda, delta): collusion index ``delta`` [S] and mean ``price`` [S] of each run, and ``invalid``, how many
+    runs the divergence detector marked. ``index``: mean collusion index, NaN if a run is marked."""
+
+    clocks: Clocks
+    delta: Floats
+    price: Floats
+    invalid: int = 0
+
+    @property
+    def index(self) -> float:
+        """Mean collusion index of the cell; NaN if it is invalid."""
+        return float("nan") if self.invalid else float(self.delta.mean())
+
+
+def tabular_cell(market: Market, clocks: Clocks, seeds: Sequence[int], learner: QLearning | None = None) -> Cell:
+    """A cell of Q-learning sellers, greedy play."""
+    done = learn(market, clocks, seeds, learner)
+    return Cell(clocks, np.asarray(market.collusion(done.profit.mean(1))), done.price.mean(1))
+
+
+def ddpg_cell(market: Market, clocks: Clocks, seeds: Sequence[int], learner: DDPG | None = None) -> Cell:
+    """A cell of DDPG sellers, the last 20 % of training."""
+    done = train(market, clocks, seeds, learner)
+    marked = sum(d is not None for d in divergences(done))
+    return Cell(clocks, done.delta, done.price.mean(1), marked)
+
+
+def diagram(
+    rates: Sequence[float], delays: Sequence[float], cell: Callable[[Clocks], Cell], base: Clocks | None = None
+) -> list[list[Cell]]:
+    """Cells [rates][delays]; ``base``: the other settings of the clocks. ``ConfigError`` without a rate or a delay."""
+    if not len(rates) or not len(delays):
+        raise ConfigError("diagram: rates and delays must hold at least one number each")
+    return [[cell(replace(base or Clocks(), rate=r, delay=d)) for d in delays] for r in rates]
