@@ -67,17 +67,25 @@ def keep(A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.array([[1, 0], [A[1, 0], A[1, 1].clip(-0.95, 0.999)]]), np.array([[0], B[1].clip(-5, -0.001)])
 
 
-@pytest.mark.parametrize("published", [False, True])
-def test_the_market_is_a_case_of_the_general_game(published: bool) -> None:
-    learners = Learners(centred=True, published=published)
+@pytest.mark.parametrize(
+    "learners",
+    [
+        Learners(centred=True),
+        Learners(centred=True, published=True),
+        Learners(centred=True, clock="poisson", memory="forget", forget=0.999),
+        Learners(centred=True, clock="geometric", memory="forget", forget=0.99, published=True),
+    ],
+)
+def test_the_market_is_a_case_of_the_general_game(learners: Learners) -> None:
     fast = cournot_least_squares(DUO, learners, 1500, [5], [70, 500, 1500])
     general = iterated_least_squares(
         DUO.game(), 1500, 5, [1.0, 5.0], [[[-1.0, 0.0]]] * 2, periods=(50, 70), limits=(0, 4), bounds=keep,
-        published=[[[1.0]], [[1.0]]] if published else None, checkpoints=[70, 500, 1500],
+        published=[[[1.0]], [[1.0]]] if learners.published else None, checkpoints=[70, 500, 1500], clock=learners.clock,
+        forget=learners.forget if learners.memory == "forget" else 1.0,
     )  # fmt: skip
-    np.testing.assert_allclose(np.array(general.gains)[:, :, 0], fast.gains[0], atol=1e-8)
-    np.testing.assert_allclose(-general.costs, fast.profits[0], rtol=1e-10)
-    assert general.state[1] == pytest.approx(fast.price[0], abs=1e-8)
+    np.testing.assert_allclose(np.array(general.gains)[:, :, 0], fast.gains[0], atol=1e-7)
+    np.testing.assert_allclose(-general.costs, fast.profits[0], rtol=1e-9)
+    assert general.state[1] == pytest.approx(fast.price[0], abs=1e-7)
 
 
 def test_without_noise_least_squares_finds_the_effective_system() -> None:
@@ -172,7 +180,7 @@ def test_random_clocks_ring_as_often_as_they_should() -> None:
         (lambda: Learners(clock="sun"), "Learners: clock = 'sun'"),
         (lambda: Learners(memory="none"), "Learners: memory"),
         (lambda: Learners(periods=(0, 5)), "Learners: periods"),
-        (lambda: cournot_least_squares(DUO, Learners(periods=(5, 6, 7)), 100, [0]), "periods .* 2 firms"),
+        (lambda: cournot_least_squares(DUO, Learners(periods=(5, 6, 7)), 100, [0]), "periods .* 2 players"),
         (lambda: cournot_least_squares(DUO, Learners(), 0, [0]), "steps = 0"),
         (lambda: cournot_least_squares(DUO, Learners(), 100, [1, 1]), "seeds"),
         (lambda: cournot_least_squares(DUO, Learners(), 100, [0], [50, 200]), "checkpoints must increase within"),
@@ -186,6 +194,8 @@ def test_random_clocks_ring_as_often_as_they_should() -> None:
         (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], exploration=[0.5]), "exploration has shape"),
         (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], published=[[[1.0]]]), "published has 1"),
         (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], frozen=[2]), "frozen"),
+        (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], clock="sun"), "clock = 'sun'"),
+        (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], limits=(4, 0)), "limits"),
         (lambda: iterated_least_squares(DUO.game(), 1000, 0, [1.0, 5.0], [[[0.0, 50.0]]] * 2, warmup=1000),
          "left every bound"),
     ],

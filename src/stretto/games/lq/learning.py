@@ -15,7 +15,7 @@ import numpy as np
 
 from stretto.errors import ConfigError
 from stretto.games.lq.game import LQGame, own_regulator
-from stretto.games.lq.market import ACTION, EXPLORE, NOISE, checkpoints_of
+from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Clock, checkpoints_of, gaps_of
 from stretto.games.lq.riccati import riccati
 from stretto.tabular.arguments import Floats, array, distinct_seeds, number
 from stretto.tabular.counter import key, normals, uniforms
@@ -41,6 +41,48 @@ class Path:
         return np.array([max(np.abs(K - T).max() for K, T in zip(at, target, strict=True)) for at in self.gains])
 
 
+class Player:
+    """One learner: its gain ``K`` [m, n], its sums, the ``model`` (A, B) that it last acted on."""
+
+    def __init__(self, game: LQGame, i: int, K: Floats, ridge: float, forget: float, shown: Floats | None) -> None:
+        assert game.own is not None
+        self.cost, self.gamma, self.K = game.own[i], game.gamma, K
+        self.ridge, self.forget, self.shown = ridge, forget, shown
+        n, m = game.B[i].shape
+        r = m if shown is None else len(shown)
+        self.G, self.H, self.F = np.zeros((n + r, n + r)), np.zeros((n + r, n)), np.zeros((n, r))
+        self.model = (np.zeros((n, n)), np.zeros((n, m)))
+
+    def observe(self, x: Floats, own: Floats, y: Floats | None, after: Floats) -> None:
+        """Add a step to the sums: x' against (x, u_i), or against (x, y) and what the others add to y against x."""
+        z = np.concatenate([x, own if y is None else y])
+        self.G = self.forget * self.G + np.outer(z, z)
+        self.H = self.forget * self.H + np.outer(z, after)
+        if y is not None and self.shown is not None:
+            self.F = self.forget * self.F + np.outer(x, y - self.shown @ own)
+
+    def fit(self) -> tuple[Floats, Floats]:
+        """The model (A, B) of x' = A x + B u_i, least squares with a ridge."""
+        n = len(self.F)
+        G = self.G + self.ridge * np.eye(len(self.G))
+        model = np.asarray(np.linalg.solve(G, self.H).T, np.float64)
+        A, M = model[:, :n], model[:, n:]
+        if self.shown is None:
+            return A, M
+        others = np.asarray(np.linalg.solve(G[:n, :n], self.F).T, np.float64)
+        return A + M @ others, M @ self.shown
+
+    def update(self, bounds: Bounds | None) -> bool:
+        """Take the gain that is best for its model; False: there is none, the old one stays."""
+        try:
+            A, B = self.fit()
+            self.model = (A, B) if bounds is None else bounds(A, B)
+            self.K = riccati(own_regulator(self.cost, *self.model, self.gamma), "dare").K
+        except (ConfigError, np.linalg.LinAlgError):
+            return False
+        return True
+
+
 def iterated_least_squares(
     game: LQGame,
     steps: int,
@@ -51,6 +93,8 @@ def iterated_least_squares(
     width: float | Sequence[Any] = 1.0,
     exploration: Any = 0.5,
     periods: Sequence[int] = (50,),
+    clock: Clock = "fixed",
+    forget: float = 1.0,
     published: Sequence[Any] | None = None,
     bounds: Bounds | None = None,
     limits: tuple[float, float] | None = None,
@@ -63,9 +107,10 @@ def iterated_least_squares(
 
     A player explores at step t with probability min(1, t^-``exploration``) (or ``exploration[t]``), and in the first
     ``warmup`` steps: greedy action + U[-``width``, ``width``] in each coordinate (one number, or one [m_i] a player);
-    all actions are kept within ``limits``. Player i updates every ``periods[i]`` steps, from step ``warmup`` on.
-    ``published``: one D_j [r, m_j] a player; all see y = sum_j D_j u_j, regress x' on (x, y) and y - D_i u_i on x, and
-    put both together (right where B_j = M D_j). ``bounds(A, B)`` keeps a model sensible before it is solved.
+    all actions are kept within ``limits``. Player i updates every ``periods[i]`` steps (``clock``: as in
+    ``Learners``), from step ``warmup`` on; ``forget`` below 1 multiplies its sums each step. ``published``: one D_j
+    [r, m_j] a player; all see y = sum_j D_j u_j, regress x' on (x, y) and y - D_i u_i on x, and put both together
+    (right where B_j = M D_j). ``bounds(A, B)`` keeps a model sensible before it is solved.
     ``frozen``: players who neither explore nor update. ``ConfigError`` if a player's cost depends on what it can't
     see (``game.own`` is None). All constants are [inferred].
     """
@@ -75,76 +120,68 @@ def iterated_least_squares(
             f"{where}: game has no own costs: its players pay for what they can't see; see from_own_costs"
         )
     count, marks = checkpoints_of(where, steps, checkpoints)
-    seed = int(distinct_seeds(where, [seed])[0])
-    n, players = len(game.A), game.players
+    run, n, everyone = int(distinct_seeds(where, [seed])[0]), len(game.A), range(game.players)
     x = array(where, "start", start, (n,)).copy()
-    zeros = [np.zeros((b.shape[1], n)) for b in game.B]
-    K = list(game.gains(zeros if gains is None else gains, where))
-    gaps = _gaps(where, periods, players)
-    if any(i not in range(players) for i in frozen):
-        raise ConfigError(f"{where}: frozen {tuple(frozen)} must be players of 0..{players - 1}")
+    K = game.gains([np.zeros((b.shape[1], n)) for b in game.B] if gains is None else gains, where)
+    gaps, chances = gaps_of(where, periods, clock, len(everyone))
+    learn = _learners(where, frozen, len(everyone))
+    low, high = _limits(where, limits)
     spread = _spread(where, width, game)
     rates = _rates(where, exploration, count, int(number(where, "warmup", warmup, 0, whole=True)))
     shown = None if published is None else _published(where, published, game)
-    number(where, "ridge", ridge, above=0)
-    B, C = np.hstack(game.B), game.own
-    m, noises = B.shape[1], game.noise
-    assert noises is not None
-    explore = uniforms(key(seed, EXPLORE), count * players).reshape(count, players)
-    where_to = 2 * uniforms(key(seed, ACTION), count * m).reshape(count, m) - 1
-    noise = normals(key(seed, NOISE), count * noises.shape[1]).reshape(count, -1) @ noises.T
-    seen = [b.shape[1] if shown is None else len(shown[j]) for j, b in enumerate(game.B)]
-    G = [ridge * np.eye(n + r) for r in seen]
-    H = [np.zeros((n + r, n)) for r in seen]
-    F = [np.zeros((n, r)) for r in seen]
-    models = [(np.zeros_like(game.A), np.zeros_like(b)) for b in game.B]
-    costs, record, kept = np.zeros(players), [], 0
-    u = np.zeros(m)
-    for t in range(count):
-        for i in range(players):
-            mine = game.where(i)
-            u[mine] = -K[i] @ x
-            if limits is not None:
-                u[mine] = u[mine].clip(*limits)
-            if i not in frozen and explore[t, i] < rates[t]:
-                u[mine] += spread[i] * where_to[t, mine]
-        if limits is not None:
-            u = u.clip(*limits)
-        after = game.A @ x + B @ u + noise[t]
+    ridge, forget = number(where, "ridge", ridge, above=0), number(where, "forget", forget, above=0, high=1)
+    players = [Player(game, i, K[i], ridge, forget, None if shown is None else shown[i]) for i in everyone]
+    B, places = np.hstack(game.B), [game.where(i) for i in everyone]
+    draws = _draws(run, count, game)
+    costs, u, kept = np.zeros(len(everyone)), np.zeros(B.shape[1]), 0
+    record: list[tuple[Floats, ...]] = []
+    for t, (explore, action, ring, noise) in enumerate(zip(*draws, strict=True)):
+        for i, player in enumerate(players):
+            u[places[i]] = (-player.K @ x).clip(low, high)
+            if learn[i] and explore[i] < rates[t]:
+                u[places[i]] += spread[i] * action[places[i]]
+        u = u.clip(low, high)
+        after = game.A @ x + B @ u + noise
         if not np.abs(after).max() < 1e12:
             raise ConfigError(f"{where}: the state left every bound at step {t}; give limits or stable first gains")
-        y = None if shown is None else sum(D @ u[game.where(j)] for j, D in enumerate(shown))
-        for i in range(players):
-            own = u[game.where(i)]
+        y = None if shown is None else np.sum([D @ u[at] for D, at in zip(shown, places, strict=True)], axis=0)
+        for i, player in enumerate(players):
+            own = u[places[i]]
             z = np.concatenate([x, own, after])
-            costs[i] += z @ C[i] @ z
-            regressors = np.concatenate([x, own if y is None else y])
-            G[i] += np.outer(regressors, regressors)
-            H[i] += np.outer(regressors, after)
-            if y is not None and shown is not None:
-                F[i] += np.outer(x, y - shown[i] @ own)
-            if i not in frozen and (t + 1) % gaps[i] == 0 and t + 1 >= warmup:
-                model = np.asarray(np.linalg.solve(G[i], H[i]).T, np.float64)
-                A, M = model[:, :n], model[:, n:]
-                if shown is not None:
-                    others = np.asarray(np.linalg.solve(G[i][:n, :n], F[i]).T, np.float64)
-                    A, M = A + M @ others, M @ shown[i]
-                models[i] = (A, M) if bounds is None else bounds(A, M)
-                try:
-                    K[i] = riccati(own_regulator(C[i], *models[i], game.gamma), "dare").K
-                except ConfigError:  # no optimal gain for this model: the player keeps its own, and it's counted
-                    kept += 1
+            costs[i] += z @ player.cost @ z
+            if not learn[i]:
+                continue
+            player.observe(x, own, y, after)
+            due = (t + 1) % gaps[i] == 0 if gaps[i] else ring[i] < chances[i]
+            if due and t + 1 >= warmup:
+                kept += not player.update(bounds)
         x = after
         if t + 1 in marks:
-            record.append(tuple(K))
-    return Path(marks, record, models, costs / count, x, kept)
+            record.append(tuple(player.K for player in players))
+    return Path(marks, record, [player.model for player in players], costs / count, x, kept)
 
 
-def _gaps(where: str, periods: Sequence[int], players: int) -> list[int]:
-    gaps = [int(number(where, "periods", p, 1, whole=True)) for p in np.atleast_1d(periods)]
-    if len(gaps) not in (1, players):
-        raise ConfigError(f"{where}: periods {tuple(gaps)} must be one number or one for each of {players} players")
-    return gaps * players if len(gaps) == 1 else gaps
+def _draws(seed: int, steps: int, game: LQGame) -> tuple[Floats, ...]:
+    """Of each step: who explores, where to (each in [-1, 1)), whose random clock rings, and the noise on x."""
+    assert game.noise is not None
+    n, m, k = game.players, game.R[0].shape[0], game.noise.shape[1]
+    explore, ring = (uniforms(key(seed, stream), steps * n).reshape(steps, n) for stream in (EXPLORE, RING))
+    action = 2 * uniforms(key(seed, ACTION), steps * m).reshape(steps, m) - 1
+    return explore, action, ring, normals(key(seed, NOISE), steps * k).reshape(steps, k) @ game.noise.T
+
+
+def _learners(where: str, frozen: Sequence[int], players: int) -> list[bool]:
+    if any(i not in range(players) for i in frozen):
+        raise ConfigError(f"{where}: frozen {tuple(frozen)} must be players of 0..{players - 1}")
+    return [i not in frozen for i in range(players)]
+
+
+def _limits(where: str, limits: tuple[float, float] | None) -> tuple[float, float]:
+    if limits is None:
+        return -np.inf, np.inf
+    low, high = array(where, "limits", limits, (2,)).tolist()
+    number(where, "limits", high, above=low)
+    return low, high
 
 
 def _spread(where: str, width: Any, game: LQGame) -> list[Floats]:

@@ -56,24 +56,14 @@ class Learners:
         number(where, "ridge", self.ridge, above=0)
         number(where, "forget", self.forget, above=0, high=1)
         array(where, "start", self.start, (2,))
-        if self.clock not in ("fixed", "poisson", "geometric"):
-            raise ConfigError(f"{where}: clock = {self.clock!r} must be 'fixed', 'poisson' or 'geometric'")
         if self.memory not in ("all", "forget", "doubling"):
             raise ConfigError(f"{where}: memory = {self.memory!r} must be 'all', 'forget' or 'doubling'")
-        periods = np.atleast_1d(self.periods)
-        for period in periods:
-            number(where, "periods", period, 1, whole=True)
-        object.__setattr__(self, "periods", tuple(int(x) for x in periods))
+        object.__setattr__(self, "periods", tuple(int(x) for x in np.atleast_1d(self.periods)))
+        self.gaps(len(self.periods))
 
     def gaps(self, firms: int) -> tuple[Any, Floats]:
-        """Periods int64 [firms] (0 where random), and the chance [firms] that a random clock rings in a step."""
-        if len(self.periods) not in (1, firms):
-            raise ConfigError(f"Learners: periods {self.periods} must be one number or one for each of {firms} firms")
-        periods = np.broadcast_to(np.array(self.periods, np.int64), (firms,)).copy()
-        if self.clock == "fixed":
-            return periods, np.zeros(firms)
-        chances = 1 / periods if self.clock == "geometric" else -np.expm1(-1 / periods)
-        return np.zeros(firms, np.int64), chances
+        """``gaps_of`` these periods and this clock."""
+        return gaps_of("Learners", self.periods, self.clock, firms)
 
     def exploration(self, steps: int) -> Floats:
         """The chance to explore [steps]."""
@@ -125,3 +115,17 @@ def checkpoints_of(where: str, steps: Any, checkpoints: Sequence[int] | None) ->
     if marks[0] < 1 or marks[-1] > count or (np.diff(marks) <= 0).any():
         raise ConfigError(f"{where}: checkpoints must increase within 1..{count}")
     return count, marks.astype(np.int64)
+
+
+def gaps_of(where: str, periods: Sequence[int], clock: Clock, players: int) -> tuple[Any, Floats]:
+    """Periods int64 [players] (0 where random), and the chance [players] that a random clock rings in a step.
+    ``ConfigError``: an unknown clock, a period below 1, neither one period nor one a player."""
+    if clock not in ("fixed", "poisson", "geometric"):
+        raise ConfigError(f"{where}: clock = {clock!r} must be 'fixed', 'poisson' or 'geometric'")
+    checked = [int(number(where, "periods", p, 1, whole=True)) for p in np.atleast_1d(periods)]
+    if len(checked) not in (1, players):
+        raise ConfigError(f"{where}: periods {tuple(checked)} must be one number or one for each of {players} players")
+    gaps = np.broadcast_to(np.array(checked, np.int64), (players,)).copy()
+    if clock == "fixed":
+        return gaps, np.zeros(players)
+    return np.zeros(players, np.int64), np.asarray(1 / gaps if clock == "geometric" else -np.expm1(-1 / gaps))
