@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from stretto.papers import rac
 from stretto.papers.base import Settings
+from stretto.papers.rac_slack import slack
 from stretto.tabular.delayed import Delayed
 
 EXACT_MEAN = 60.16287689803
@@ -19,6 +21,7 @@ def test_the_exact_figure_and_the_published_stream_come_out() -> None:
     outcome = rac.reproduce(Settings(quick=True))
     assert outcome.passed, [c.name for c in outcome.checks if c.passed is False]
     asked = {c.name: c for c in outcome.checks}
+    assert "rac-slack: (2) bias on slack: 1 - R^2" in asked
     assert asked["bias ratio, exact, T = 50: mean; by D"].measured[0] == pytest.approx(EXACT_MEAN, abs=1e-9)
     assert asked["bias ratio, the paper's stream: mean; by D"].measured[0] == pytest.approx(47.88, abs=0.005)
 
@@ -38,6 +41,16 @@ def test_the_objective_feeds_the_slow_part_back_once_weighted_by_age() -> None:
     g = np.random.default_rng(0)
     fast, slow = g.normal(size=(3, 4)), g.uniform(-2, 2, size=(3, 4))
     assert np.allclose(rac.factors(fast, slow, 20), fast + math.exp(-20 / 1000) * slow, rtol=0, atol=1e-12)
+
+
+def test_the_slack_of_late_rewards_comes_along() -> None:
+    outcome = slack(Settings(quick=True, first_seed=40))
+    assert outcome.passed, [c.name for c in outcome.checks if c.passed is False]
+    conditions = [c.name[:3] for c in outcome.checks if c.passed is not None]
+    assert {"(1)", "(2)", "(3)", "(4)"} <= set(conditions)
+    assert outcome.draw is not None
+    outcome.draw(figure := Figure())
+    assert len(figure.axes) == 3
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ stream, whose headline figure is a noisy ratio.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from stretto.objectives.retroactive import age_weight
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
+from stretto.papers.rac_slack import slack
 from stretto.tabular.delayed import Delayed, Floats
 
 DELAYS = (5, 20, 50)
@@ -80,7 +82,26 @@ def reproduce(settings: Settings) -> Outcome:
         right_axis.set(xlabel="mean bias ratio of a stream", title="The metric's own noise")
         right_axis.legend()
 
-    return with_learning(Outcome(checks, notes, draw), compare("rac", settings))
+    return _with_slack(Outcome(checks, notes, draw), settings)
+
+
+def _with_slack(outcome: Outcome, settings: Settings) -> Outcome:
+    """``outcome``, the exact slack of late rewards, and what is learnt."""
+    part = slack(settings)
+    checks = [replace(c, name=f"rac-slack: {c.name}") for c in part.checks]
+    notes = [f"rac-slack: {note}" for note in part.notes]
+
+    def both(figure: Any) -> None:
+        for fill, rows in zip((outcome.draw, part.draw), figure.subfigures(2, 1), strict=True):
+            fill(rows)  # type: ignore[misc]
+
+    whole = with_learning(Outcome([*outcome.checks, *checks], [*outcome.notes, *notes], both), compare("rac", settings))
+
+    def draw(figure: Any) -> None:
+        whole.draw(figure)  # type: ignore[misc]
+        figure.set_size_inches(9, 11)
+
+    return replace(whole, draw=draw)
 
 
 def weight(delay: int, tau: float) -> float:
