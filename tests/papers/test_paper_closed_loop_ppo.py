@@ -21,7 +21,7 @@ def test_the_parts_are_those_of_the_catalog() -> None:
 
 
 def test_depth_costs_the_lock_a_factor_a_layer(tmp_path: Path) -> None:
-    outcome = closed_loop_ppo.horizon(Settings(quick=True))
+    outcome = closed_loop_ppo.horizon(Settings(quick=True, seeds=8))
     assert outcome.passed
     (covered,) = named(outcome, "covered: median")
     assert covered == pytest.approx({2: 6.1e3, 4: 10.8e3, 8: 34e3}, rel=0.35)  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def test_the_parts_of_the_error_are_reported(tmp_path: Path) -> None:
 
 def test_other_figures_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closed_loop_ppo, "STATIONARY", {2: (0.0168, 0.0482, 0.2464)})
-    outcome = closed_loop_ppo.delay(Settings(quick=True))
+    outcome = closed_loop_ppo.delay(Settings(quick=True, seeds=6))
     assert [check.passed for check in outcome.checks] == [False, True, True]
 
 
