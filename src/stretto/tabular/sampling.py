@@ -4,7 +4,8 @@ A row with at most K possible outcomes becomes K columns of mass 1/K. A column h
 the column by its leading part and the outcome by the rest, so a draw costs one look-up whatever K is (A. J. Walker,
 "An Efficient Method for Generating Discrete Random Variables with General Distributions", 1977; the tables by M. D.
 Vose, "A Linear Algorithm for Generating Random Numbers with a Given Distribution", 1991). Impossible outcomes take
-no column: a sparse chain of many states has small tables, and none of them is ever drawn.
+no column: a sparse chain of many states has small tables, and none of them is ever drawn. All that a draw needs lies in
+one place of 16 bytes: where the tables outgrow the first cache, a draw waits once.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from stretto.errors import ConfigError
 from stretto.tabular.arguments import probabilities
+
+_MOST_BITS = 26
 
 
 class Guide(NamedTuple):
-    """Alias tables of R rows. ``cut`` [R, K]: share of the column that goes to its first outcome. ``ends`` [R, K, 2]:
-    its two outcomes. ``draw(*guide, row, u)`` draws."""
+    """Alias tables of R rows, for ``draw(*guide, row, u)``. ``columns`` [R, K, 2]: the share of a column that goes to
+    its first outcome, and both outcomes in one number, first * 2^``bits`` + second (exact below 2^53)."""
 
-    cut: NDArray[np.float64]
-    ends: NDArray[np.int32]
+    columns: NDArray[np.float64]
+    bits: int
 
 
 def guide(p: ArrayLike) -> Guide:
@@ -32,17 +36,21 @@ def guide(p: ArrayLike) -> Guide:
     ``ConfigError`` if a row isn't a probability distribution."""
     rows = probabilities("guide", "p", p)
     rows = np.ascontiguousarray(rows.reshape(-1, rows.shape[-1]))
-    return Guide(*_fill(rows, int(np.count_nonzero(rows, axis=1).max())))
+    cut, ends = _fill(rows, int(np.count_nonzero(rows, axis=1).max()))
+    bits = rows.shape[1].bit_length()
+    if bits > _MOST_BITS:
+        raise ConfigError(f"guide: p has {rows.shape[1]} outcomes a row; at most {2**_MOST_BITS - 1} fit a table")
+    return Guide(np.stack([cut, ends[..., 0] * 2.0**bits + ends[..., 1]], axis=-1), bits)
 
 
 @njit(cache=True, inline="always")
-def draw(cut: NDArray[np.float64], ends: NDArray[np.int32], row: int, u: float) -> Any:
+def draw(columns: NDArray[np.float64], bits: int, row: int, u: float) -> Any:
     """The outcome that ``u`` in [0, 1) picks from ``row``; runs in Python and in Numba kernels alike."""
-    columns = cut.shape[1]
-    place = u * columns
-    k = min(int(place), columns - 1)  # u * K can round up to K
-    first, second = ends[row, k, 0], ends[row, k, 1]  # both, so that no branch has to be guessed
-    return first if place - k < cut[row, k] else second
+    count = columns.shape[1]
+    place = u * count
+    k = min(int(place), count - 1)  # u * K can round up to K
+    both = int(columns[row, k, 1])
+    return both >> bits if place - k < columns[row, k, 0] else both & ((1 << bits) - 1)
 
 
 @njit(cache=True)

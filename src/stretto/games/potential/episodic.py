@@ -128,7 +128,7 @@ def _round(
     stop, first = key(seed, STOP), key(seed, START)
     acts, total = np.zeros(players, np.int64), np.zeros(players)
     for k in range(rollouts):
-        begin = int(draw(game.start_cut, game.start_ends, 0, uniform(first, rollout + k)))
+        begin = int(draw(game.start_columns, game.start_bits, 0, uniform(first, rollout + k)))
         s, opening, before = begin, True, slot
         starts[begin] += 1
         total.fill(0.0)
@@ -145,7 +145,7 @@ def _round(
             slot += 1
             if uniform(stop, slot - 1) >= game.gamma:
                 break
-            s = int(draw(game.cut, game.ends, row, uniform(move, slot - 1)))
+            s = int(draw(game.columns, game.bits, row, uniform(move, slot - 1)))
         scale = noise * math.sqrt(float(slot - before))
         for i in range(players):
             if noise > 0.0:
@@ -168,7 +168,7 @@ def reference(
     for k in range(rounds):
         sums, starts = [np.zeros(p.shape) for p in pi], [0] * game.states
         for rollout in range(k * rollouts, (k + 1) * rollouts):
-            s = begin = int(draw(law.start_cut, law.start_ends, 0, uniform(first, rollout)))
+            s = begin = int(draw(law.start_columns, law.start_bits, 0, uniform(first, rollout)))
             opening: list[int] = []
             before = slot
             total = [0.0 for _ in players]
@@ -183,7 +183,7 @@ def reference(
                 slot += 1
                 if uniform(stop, slot - 1) >= game.gamma:
                     break
-                s = int(draw(law.cut, law.ends, s * joint_actions + joint, uniform(move, slot - 1)))
+                s = int(draw(law.columns, law.bits, s * joint_actions + joint, uniform(move, slot - 1)))
             for i, a in enumerate(opening):
                 total[i] += noise * math.sqrt(float(slot - before)) * normal(blur, rollout * game.players + i)
                 sums[i][begin, a] += total[i] / pi[i][begin, a]

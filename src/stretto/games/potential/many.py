@@ -25,8 +25,8 @@ LONGEST = 1 << 20
 
 
 class _Tables(NamedTuple):
-    cut: Floats
-    ends: NDArray[np.int32]
+    columns: Floats
+    bits: int
     costs: Floats
     level: NDArray[np.int64]
     levels: int
@@ -154,7 +154,7 @@ def _slot(
     coarse, codes = 0, 1
     for m in range(resources):
         row = (m * states + z[m]) * loads + load[m]
-        z[m] = draw(game.cut, game.ends, row, uniform(move, at * resources + m))
+        z[m] = draw(game.columns, game.bits, row, uniform(move, at * resources + m))
         coarse, codes = coarse * game.levels + game.level[z[m]], codes * game.levels
     for i in range(len(last)):
         seen[i] = last[i] * codes + coarse

@@ -108,7 +108,7 @@ def _run(
         for i in range(players):
             acts[i] = pick(pi, i, s, actions[i], uniform(choose, t * players + i))
             row += acts[i] * strides[i]
-        after = draw(game.cut, game.ends, row, uniform(move, t))
+        after = draw(game.columns, game.bits, row, uniform(move, t))
         visits[s] += 1
         v = float(visits[s])
         b, e, floor = rates[0] * v ** -rates[1], rates[2] * v ** -rates[3], rates[4] * (t + 1.0) ** -rates[5]
@@ -160,7 +160,7 @@ def reference(
     for t in range(steps):
         acts = [_pick(pi[i][s], chosen[t, i]) for i in range(players)]
         joint = int(np.ravel_multi_index(acts, game.actions))
-        after = int(draw(law.cut, law.ends, s * joint_actions + joint, moved[t]))
+        after = int(draw(law.columns, law.bits, s * joint_actions + joint, moved[t]))
         visits[s] += 1
         b = schedule.critic * float(visits[s]) ** -schedule.critic_power
         e = schedule.actor * float(visits[s]) ** -schedule.actor_power

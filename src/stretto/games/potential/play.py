@@ -21,14 +21,14 @@ ACTIONS, MOVES, NOISE, STOP, START = 0, 1, 2, 3, 4
 
 
 class Tables(NamedTuple):
-    """A game for a compiled loop. ``cut``, ``ends``: alias tables of the next state, row s * J + j; ``start_cut``,
-    ``start_ends``: of the first state, row 0; ``costs`` [S * J, N]; ``actions`` [N]; ``strides`` [N]: what one step of
-    a player's action adds to the joint action."""
+    """A game for a compiled loop. ``columns``, ``bits``: alias tables of the next state, row s * J + j;
+    ``start_columns``, ``start_bits``: of the first state, row 0; ``costs`` [S * J, N]; ``actions`` [N]; ``strides``
+    [N]: what one step of a player's action adds to the joint action."""
 
-    cut: Floats
-    ends: NDArray[np.int32]
-    start_cut: Floats
-    start_ends: NDArray[np.int32]
+    columns: Floats
+    bits: int
+    start_columns: Floats
+    start_bits: int
     costs: Floats
     actions: NDArray[np.int64]
     strides: NDArray[np.int64]

@@ -216,8 +216,8 @@ def _learn(
 
 @njit(cache=True, parallel=True)
 def learn(
-    seeds: Array, moves: Array, rewards: Array, start: Array, noise: float, move_cut: Array, move_ends: Array,
-    start_cut: Array, start_ends: Array, alphas: Array, betas: Array, episodes: int, epochs: int, clip: float,
+    seeds: Array, moves: Array, rewards: Array, start: Array, noise: float, move_columns: Array, move_bits: int,
+    start_columns: Array, start_bits: int, alphas: Array, betas: Array, episodes: int, epochs: int, clip: float,
     lam: float, kl_stop: float, reads: Array, every: int, goal: float, thetas: Array, critics: Array,
     old_thetas: Array, old_critics: Array, traces: Array, used: Array, done: Array,
 ) -> None:  # fmt: skip
@@ -227,7 +227,7 @@ def learn(
     samples clipped."""
     for run in prange(len(seeds)):
         done[run] = _learn(
-            seeds[run], (moves, rewards, start, noise), ((move_cut, move_ends), (start_cut, start_ends)),
+            seeds[run], (moves, rewards, start, noise), ((move_columns, move_bits), (start_columns, start_bits)),
             (alphas, betas), (episodes, epochs, clip, lam, kl_stop), reads[run], every, goal, thetas[run],
             critics[run], (old_thetas[run], old_critics[run]), traces[run], used[run],
         )  # fmt: skip

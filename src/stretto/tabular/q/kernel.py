@@ -20,30 +20,30 @@ Floats = NDArray[np.float64]
 
 @njit(cache=True, parallel=True)
 def vanilla(
-    out: Floats, keys: Any, starts: Any, cut: Floats, ends: Any, shift: int, rewards: Floats, gamma: float,
+    out: Floats, keys: Any, starts: Any, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
     rough: Any, batch: int, step: float,
 ) -> None:  # fmt: skip
     """Fills ``out`` [seeds, epochs, S, A]: Q after each ``batch`` steps of Q += step (y - Q). ``keys`` [seeds, 4]:
     moves, noise, hits, fakes; ``starts`` [seeds]. ``rough`` = (noise, share, magnitude, level); None without noise
     and corruption: then the loop is compiled without."""
     for i in prange(len(starts)):  # the body is a function of its own: a parallel one takes longer to compile
-        _vanilla(out[i], keys[i], starts[i], cut, ends, shift, rewards, gamma, rough, batch, step)
+        _vanilla(out[i], keys[i], starts[i], columns, bits, shift, rewards, gamma, rough, batch, step)
 
 
 @njit(cache=True, parallel=True)
 def batched(
-    out: Floats, keys: Any, starts: Any, cut: Floats, ends: Any, shift: int, rewards: Floats, gamma: float,
+    out: Floats, keys: Any, starts: Any, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
     rough: Any, batch: int, step: float, kind: int, trims: Floats, block: int, fewest: int,
 ) -> None:  # fmt: skip
     """Fills ``out`` [seeds, epochs, S, A]: Q after each epoch of ``batch`` steps with Q frozen, then ``improve``."""
     for i in prange(len(starts)):
-        _batched(out[i], keys[i], starts[i], cut, ends, shift, rewards, gamma, rough, batch, step, kind, trims,
+        _batched(out[i], keys[i], starts[i], columns, bits, shift, rewards, gamma, rough, batch, step, kind, trims,
                  block, fewest)  # fmt: skip
 
 
 @njit(cache=True)
 def _vanilla(
-    out: Floats, keys: Any, state: int, cut: Floats, ends: Any, shift: int, rewards: Floats, gamma: float,
+    out: Floats, keys: Any, state: int, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
     rough: Any, batch: int, step: float,
 ) -> None:  # fmt: skip
     q = np.zeros((rewards.shape[0], rewards.shape[1]))
@@ -51,7 +51,7 @@ def _vanilla(
     for epoch in range(len(out)):
         for t in range(epoch * batch, (epoch + 1) * batch):
             seen, action, reward, follows, state = transition(
-                move, wiggle, hit, fake, t, state, cut, ends, shift, rewards, rough
+                move, wiggle, hit, fake, t, state, columns, bits, shift, rewards, rough
             )
             q[seen, action] += step * (reward + gamma * _best(q, follows) - q[seen, action])
         _keep(q, out, epoch)
@@ -59,7 +59,7 @@ def _vanilla(
 
 @njit(cache=True)
 def _batched(
-    out: Floats, keys: Any, state: int, cut: Floats, ends: Any, shift: int, rewards: Floats, gamma: float,
+    out: Floats, keys: Any, state: int, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
     rough: Any, batch: int, step: float, kind: int, trims: Floats, block: int, fewest: int,
 ) -> None:  # fmt: skip
     q = np.zeros((rewards.shape[0], rewards.shape[1]))
@@ -69,7 +69,7 @@ def _batched(
         values = best_values(q)
         for n in range(batch):
             seen, action, reward, follows, state = transition(
-                move, wiggle, hit, fake, epoch * batch + n, state, cut, ends, shift, rewards, rough
+                move, wiggle, hit, fake, epoch * batch + n, state, columns, bits, shift, rewards, rough
             )
             pairs[n] = seen * q.shape[1] + action
             targets[n] = reward + gamma * values[follows]
@@ -79,12 +79,12 @@ def _batched(
 
 @njit(cache=True)
 def transition(
-    move: Any, wiggle: Any, hit: Any, fake: Any, t: int, state: int, cut: Floats, ends: Any, shift: int,
+    move: Any, wiggle: Any, hit: Any, fake: Any, t: int, state: int, columns: Floats, bits: int, shift: int,
     rewards: Floats, rough: Any,
 ) -> tuple[int, int, float, int, int]:  # fmt: skip
     """Step ``t`` from ``state``: the state that is seen, the action, the reward and next state that are seen, and the
     true next state."""
-    outcome = draw(cut, ends, state, uniform(move, t))
+    outcome = draw(columns, bits, state, uniform(move, t))
     action, after = outcome >> shift, outcome & ((1 << shift) - 1)
     reward = rewards[state, action]
     seen, follows = state, after

@@ -74,12 +74,12 @@ class Rule:
 
 class Trajectories(NamedTuple):
     """What compiled loops read of a process: ``keys`` [seeds, 4] of random numbers, ``starts`` [seeds], the table of
-    outcomes (``cut``, ``ends``), and the ``shift`` that splits an outcome into action and next state."""
+    outcomes (``columns``, ``bits``), and the ``shift`` that splits an outcome into action and next state."""
 
     keys: NDArray[np.uint64]
     starts: NDArray[np.int64]
-    cut: Floats
-    ends: NDArray[np.int32]
+    columns: Floats
+    bits: int
     shift: int
 
 

@@ -35,7 +35,7 @@ def plain_q_learning(
     for epoch in range(epochs):
         targets: dict[tuple[int, int], list[float]] = {}
         for t in range(epoch * batch, (epoch + 1) * batch):
-            outcome = int(draw(world.cut, world.ends, state, move[t]))
+            outcome = int(draw(world.columns, world.bits, state, move[t]))
             action, after = outcome >> world.shift, outcome % (1 << world.shift)
             seen, reward, follows = state, mdp.rewards[state, action] + wiggle[t], after
             if hit[t] < corruption.share:

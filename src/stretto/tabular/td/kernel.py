@@ -25,7 +25,7 @@ from stretto.tabular.td.steps import Steps
 
 STREAM = 11
 """The stream of a seed's draws."""
-_GROUP = 4  # seeds that one thread walks side by side: hides the latency of tables beyond the L1 cache
+_GROUP = 8  # seeds that one thread walks side by side: hides the latency of tables beyond the L1 cache
 
 
 @dataclass(frozen=True)
@@ -68,19 +68,19 @@ def first_passage(
 
 
 @njit(cache=True)
-def _begin(seeds, start_cut, start_ends, first):  # type: ignore[no-untyped-def]
+def _begin(seeds, start, start_bits, first):  # type: ignore[no-untyped-def]
     """Keys, first states and values of a group of seeds."""
     keys, states = np.empty(len(seeds), np.uint64), np.empty(len(seeds), np.int64)
     v = np.empty((len(seeds), len(first)))
     for j in range(len(seeds)):
         keys[j] = key(seeds[j], STREAM)
-        states[j] = draw(start_cut, start_ends, 0, uniform(keys[j], 0))
+        states[j] = draw(start, start_bits, 0, uniform(keys[j], 0))
         v[j] = first
     return keys, states, v
 
 
 @njit(cache=True)
-def _walk(v, states, keys, begin, end, cut, ends, rewards, gamma, step, truth, worst):  # type: ignore[no-untyped-def]
+def _walk(v, states, keys, begin, end, columns, bits, rewards, gamma, step, truth, worst):  # type: ignore[no-untyped-def]
     """Transitions begin + 1 .. end of a group of seeds, in place. A transition waits for the look-up of its state; the
     group's members wait side by side."""
     top, h, t0 = step
@@ -89,7 +89,7 @@ def _walk(v, states, keys, begin, end, cut, ends, rewards, gamma, step, truth, w
         eta = min(top, h / (t + t0))
         for j in range(len(states)):
             s = states[j]
-            after = draw(cut, ends, s, uniform(keys[j], t))
+            after = draw(columns, bits, s, uniform(keys[j], t))
             new = v[j, s] + eta * (rewards[s, min(after, last)] + gamma[s] * v[j, after] - v[j, s])
             v[j, s] = new
             worst[j] = max(worst[j], abs(new - truth[s]))
@@ -107,13 +107,13 @@ def _distance(v, truth):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _group(out, worst, tables, first, truth, step, seeds, marks):  # type: ignore[no-untyped-def]
     """A group of seeds through all checkpoints."""
-    cut, ends, rewards, gamma, start_cut, start_ends = tables
-    keys, states, v = _begin(seeds, start_cut, start_ends, first)
+    columns, bits, rewards, gamma, start, start_bits = tables
+    keys, states, v = _begin(seeds, start, start_bits, first)
     t, since = 0, np.zeros(len(seeds))
     for c in range(len(marks)):
         for j in range(len(seeds)):
             since[j] = _distance(v[j], truth)
-        _walk(v, states, keys, t, marks[c], cut, ends, rewards, gamma, step, truth, since)
+        _walk(v, states, keys, t, marks[c], columns, bits, rewards, gamma, step, truth, since)
         t = marks[c]
         for j in range(len(seeds)):
             worst[j, c] = since[j]
@@ -123,11 +123,11 @@ def _group(out, worst, tables, first, truth, step, seeds, marks):  # type: ignor
 @njit(cache=True)
 def _time(tables, first, truth, step, seeds, eps, every, limit):  # type: ignore[no-untyped-def]
     """First passage of one seed."""
-    cut, ends, rewards, gamma, start_cut, start_ends = tables
-    keys, states, v = _begin(seeds, start_cut, start_ends, first)
+    columns, bits, rewards, gamma, start, start_bits = tables
+    keys, states, v = _begin(seeds, start, start_bits, first)
     since = np.zeros(1)
     for t in range(every, limit + 1, every):
-        _walk(v, states, keys, t - every, t, cut, ends, rewards, gamma, step, truth, since)
+        _walk(v, states, keys, t - every, t, columns, bits, rewards, gamma, step, truth, since)
         if _distance(v[0], truth) <= eps:
             return t
     return -1
