@@ -12,7 +12,9 @@ import pytest
 from stretto.errors import ConfigError
 from stretto.tabular.gym import TabularEnv, read_mdp
 from stretto.tabular.mdp import deterministic, policy_value
-from stretto.tabular.q import CorruptedSteps, Corruption, OnlineQ, Rule, TrimmedQ, best_q, corrupt
+from stretto.tabular.q import Corruption, Rule, best_q, corrupt
+from stretto.tabular.q.corrupted_env import CorruptedSteps
+from stretto.tabular.q.online import OnlineQ, TrimmedQ
 
 WRONG = Corruption(0.05, 20.0, "both")
 

@@ -125,7 +125,7 @@ def brq(settings: Settings) -> Outcome:
         left, right = figure.subplots(1, 2)
         for arm, color in zip(ARMS, ("C3", "C1", "C4", "C0", "C2"), strict=True):
             for m, style in zip(MAGNITUDES, ("o-", "x--"), strict=True):
-                label = f"{NAMES.get(arm, arm)}, magnitude {m:g}"
+                label = NAMES.get(arm, arm) if m == MAGNITUDES[0] else None
                 left.plot(shares, [median[arm, e, m] for e in SHARES], style, color=color, label=label)
         fine = np.linspace(0.002, 0.1, 15)
         left.plot(fine, [np.abs(robust_limit(world, Corruption(e), NOISE) - target).max() for e in fine], "k-", lw=1,
@@ -134,7 +134,8 @@ def brq(settings: Settings) -> Outcome:
             fine, [two_point_gap(e, world.gamma)[1] / 2 for e in fine], "k:", label="no method below (two points)"
         )
         left.set(yscale="log", xlabel="corrupted share", ylabel="sup-norm error, median over seeds")
-        left.legend(fontsize=6)
+        left.set_ylim(bottom=5e-4)
+        left.legend(fontsize=7, loc="lower right", ncols=2, title="magnitude 10; dashed: 100", title_fontsize=7)
         right.loglog(batches, by_batch.T, color="0.8")
         right.loglog(batches, by_batch.mean(0), "o", label="mean over seeds")
         right.loglog(batches, np.exp(slope.level) * batches**slope.value, "C0-", label=f"fit, slope {slope.value:.3f}")

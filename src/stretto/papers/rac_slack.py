@@ -48,8 +48,9 @@ def slack(settings: Settings) -> Outcome:
     waits = np.array([[waiting_time(Q, w, 2), (1 - waiting_mass(Q, w)) * whole] for w in WAITS])
     rac_bias = (1 - mass) * whole
     beaten = [w for w in WAITS if waits[w, 0] >= 1 and waits[w, 1] > rac_bias]
+    nearest = [len(beaten), *waits[len(beaten)].tolist()] if len(beaten) < len(WAITS) else []
     learnt = _learnt(two, settings)
-    settings.say(f"RAC: {len(beaten)} of {len(WAITS)} waits are both slower and more biased")
+    settings.say(f"RAC: {len(beaten)} of {len(WAITS)} waits are no faster and more biased")
     clipped = _clipped(settings.first_seed)
     checks = [
         Check("(1) bias with all of 1, 2, 4 channels dropped", [factors[c][0] for c in DROPPED], "as given to 1e-6",
@@ -67,7 +68,7 @@ def slack(settings: Settings) -> Outcome:
         Check("(4) waits W that take as long as RAC or longer and are more biased", beaten, "at least one", None,
               bool(beaten)),
         Check("(4) RAC: time, bias; first W with less bias: W, time, bias",
-              [1.0, rac_bias, *([len(beaten), *waits[len(beaten)].tolist()] if len(beaten) < len(WAITS) else [])], "reported"),
+              [1.0, rac_bias, *nearest], "reported"),
         Check("(5) J after 100 and 400 units of time (best: 18.60): mean over seeds, +- 95 %", learnt, "reported"),
         Check("(6) E[min(rho_bar, rho)], mean over states, by rho_bar 1, 1.2, 2, 5: mean, 5 %, 95 % over policies",
               clipped.tolist(), "reported", ".7-.85, -, .8-1, 1"),
@@ -148,7 +149,7 @@ def _learnt(world: SlowWorld, settings: Settings) -> dict[str, list[float]]:
     out = {}
     for time in (100, 400):
         for name, arm in ARMS.items():
-            j = np.array([arm.train(world, time, s)[0] for s in settings.range(8, 3)])
+            j = np.array([arm.train(world, time, s)[0] for s in settings.range(8, 2)])
             out[f"{name}, {time}"] = [float(j.mean()), 1.96 * float(j.std()) / math.sqrt(max(len(j) - 1, 1))]
     return out
 
