@@ -37,6 +37,13 @@ def test_it_agrees_with_plain_python_bit_for_bit(process: RewardProcess, steps) 
     np.testing.assert_array_equal(run.errors(truth), np.abs(run.values - truth).max(-1))
 
 
+def test_errors_are_measured_from_any_truth() -> None:
+    run = td(CHAIN, constant(0.1), [3], np.arange(1, 200), truth=np.zeros(3))
+    np.testing.assert_array_equal(
+        run.worst[0, 1:], np.maximum(*(np.abs(run.values[0, k]).max(1) for k in (np.s_[1:], np.s_[:-1])))
+    )
+
+
 def test_a_transition_changes_the_visited_state_only() -> None:
     states, path = td_path(wide(), constant(0.3), 1, 300)
     for t in range(300):
@@ -87,6 +94,7 @@ def test_first_passage_finds_what_a_run_shows() -> None:
         (lambda: td(CHAIN, constant(0.1), [3, 3], [5]), "td: seeds"),
         (lambda: td(CHAIN, constant(0.1), [0], [5], values=[0, 0]), "td: values"),
         (lambda: td(CHAIN, constant(0.1), [0], [5], values=np.nan), "td: values"),
+        (lambda: td(CHAIN, constant(0.1), [0], [5], truth=[0.0]), "td: truth"),
         (lambda: first_passage(CHAIN, constant(0.1), [0], 0, 10, 100), "first_passage: eps"),
         (lambda: first_passage(CHAIN, constant(0.1), [0], 0.5, 10, 5), "first_passage: limit"),
         (lambda: first_passage(CHAIN, constant(0.1), [0], 0.5, 0, 5), "first_passage: every"),

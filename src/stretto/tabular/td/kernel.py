@@ -42,14 +42,16 @@ class Run:
         return np.asarray(np.abs(self.values - truth).max(-1))
 
 
-def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, values: Any = 0.0) -> Run:
+def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, values: Any = 0.0, truth: Any = None) -> Run:
     """TD from ``values`` (V_0: a number, or [S]) for the last checkpoint's number of transitions, for each of
-    ``seeds``. ``checkpoints``: increasing numbers of transitions >= 1. ``ConfigError`` for others."""
+    ``seeds``. ``checkpoints``: increasing numbers of transitions >= 1. ``truth`` [S]: what ``Run.worst`` measures
+    errors from; None: V*, which takes a solve of S equations. ``ConfigError`` for others."""
     marks = _marks("td", checkpoints)
     runs = distinct_seeds("td", seeds)
     first = _first_values("td", values, process.states)
     width = min(_GROUP, -(-len(runs) // get_num_threads()))  # no thread idles for a group's sake
-    out, worst = _run(_tables(process), first, process.values(), _code(steps), runs, marks, width)
+    true = process.values() if truth is None else array("td", "truth", truth, (process.states,))
+    out, worst = _run(_tables(process), first, true, _code(steps), runs, marks, width)
     return Run(marks, out, worst)
 
 
