@@ -1,0 +1,82 @@
+"""Figures of asynchronous pricing: indices, phase diagram, price traces, critics that run away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stretto.games.pricing.phase import Cell
+
+
+def phase(
+    figure: Any, axis: Any, rates: Sequence[float], delays: Sequence[float], cells: Sequence[Sequence[Cell]]
+) -> None:
+    """The phase diagram; an invalid cell stays blank and says so."""
+    values = np.array([[c.index for c in row] for row in cells])
+    shown = axis.imshow(values, origin="lower", vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    for i, row in enumerate(cells):
+        for j, cell in enumerate(row):
+            text = f"invalid\n{cell.invalid}/{cell.delta.size}" if cell.invalid else f"{cell.index:.2f}"
+            axis.text(j, i, text, ha="center", va="center", color="white" if cell.index < 0.6 else "black")
+    axis.set_xticks(range(len(delays)), [f"{d:g}" for d in delays])
+    axis.set_yticks(range(len(rates)), [f"{r:g}" for r in rates])
+    axis.set(xlabel="latency δ", ylabel="rate λ", title="Phase diagram: Δ")
+    figure.colorbar(shown, ax=axis)
+
+
+def tabular(
+    figure: Any, index: Mapping[str, Any], rates: Sequence[float], delays: Sequence[float], cells: Any, shocked: Any
+) -> None:
+    """Indices of all runs, the small phase diagram, price traces with a shock."""
+    bars, map_, *traces = figure.subplots(1, 2 + len(shocked), width_ratios=(1, 1, *[1] * len(shocked)))
+    for k, values in enumerate(index.values()):
+        bars.bar(k, values.mean(), color="C0", alpha=0.4)
+        bars.plot(k + np.linspace(-0.3, 0.3, values.size), values, ".", color="C0", ms=3)
+    bars.set_xticks(range(len(index)), list(index), rotation=30, ha="right")
+    bars.set(ylabel="collusion index Δ", title="Q-learning sellers")
+    phase(figure, map_, rates, delays, cells)
+    for axis, (name, trace, at) in zip(traces, shocked, strict=True):
+        begin = max(at - 30, 0)
+        for firm in range(2):
+            axis.step(trace.time[begin:], trace.prices[begin:, firm], where="post", label=f"firm {firm}")
+        axis.axvline(trace.time[at], color="k", lw=0.5)
+        axis.set(xlabel="time", ylabel="price", title=name)
+    traces[0].legend()
+
+
+def deep(figure: Any, found: Sequence[Any]) -> None:
+    """Index of each line beside its box's midpoint; learning curves of four lines."""
+    left, right = figure.subplots(1, 2)
+    for k, (_, done) in enumerate(found):
+        left.plot(np.full(done.delta.size, k), done.delta, ".", color="C0", ms=3)
+        left.plot(k, done.delta.mean(), "o", color="C0", label="mean" if k == 0 else None)
+        left.plot(k, done.delta_mid, "_", color="k", ms=14, label="box's midpoint" if k == 0 else None)
+    left.set_xticks(range(len(found)), [line.name for line, _ in found], rotation=60, ha="right", fontsize=5)
+    left.set(ylabel="collusion index Δ", title="DDPG sellers")
+    left.legend()
+    for line, done in found[:4]:
+        window = max(done.trace.shape[1] // 100, 1)
+        prices = done.trace[..., 3].mean(0)
+        smooth = np.convolve(prices, np.ones(window) / window, "valid")
+        right.plot(np.arange(smooth.size), smooth, label=line.name, lw=0.8)
+    right.set(xlabel="price settings", ylabel="mean price", title="Price traces")
+    right.legend(fontsize=6)
+
+
+def divergence(figure: Any, rows: Sequence[tuple[str, Any]], limit: float) -> None:
+    """Largest |target| so far, the worst run of each row."""
+    axis = figure.subplots(1, 1)
+    for name, tops in rows:
+        worst = np.maximum.accumulate(np.nan_to_num(tops, nan=0, posinf=1e6), 1).max(0)
+        axis.plot(np.maximum(worst, 1e-3), label=name, lw=0.9)
+    axis.axhline(limit, color="k", lw=0.5, ls=":")
+    axis.set(
+        yscale="log",
+        ylim=(1e-1, None),
+        xlabel="price settings",
+        ylabel="largest |target| so far",
+        title="Critics that run away",
+    )
+    axis.legend(fontsize=6)
