@@ -102,7 +102,8 @@ def slack(settings: Settings) -> Outcome:
         right.axhline(float(two.mdp.start @ value_iteration(two.with_mass(1.0))[0]), color="k", lw=1, label="best")
         right.set_xticks(range(len(names)), names, rotation=45)
         right.set(ylabel="J of the final policy")
-        right.legend(fontsize=7, title="time", loc="lower right")
+        right.set_ylim(0, 25)
+        right.legend(fontsize=7, title="time", loc="upper right", ncols=3)
 
     return Outcome(checks, notes, draw)
 
