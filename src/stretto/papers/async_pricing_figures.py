@@ -42,8 +42,9 @@ def tabular(
         for firm in range(2):
             axis.step(trace.time[begin:], trace.prices[begin:, firm], where="post", label=f"firm {firm}")
         axis.axvline(trace.time[at], color="k", lw=0.5)
-        axis.set(xlabel="time", ylabel="price", title=name)
-    traces[0].legend()
+        axis.set(xlabel="time", ylabel="price")
+        axis.set_title(name, fontsize=8)
+    traces[0].legend(fontsize=7)
 
 
 def deep(figure: Any, found: Sequence[Any]) -> None:
@@ -55,7 +56,7 @@ def deep(figure: Any, found: Sequence[Any]) -> None:
         left.plot(k, done.delta_mid, "_", color="k", ms=14, label="box's midpoint" if k == 0 else None)
     left.set_xticks(range(len(found)), [line.name for line, _ in found], rotation=60, ha="right", fontsize=5)
     left.set(ylabel="collusion index Δ", title="DDPG sellers")
-    left.legend()
+    left.legend(fontsize=6)
     for line, done in found[:4]:
         window = max(done.trace.shape[1] // 100, 1)
         prices = done.trace[..., 3].mean(0)
