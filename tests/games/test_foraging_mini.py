@@ -90,7 +90,6 @@ def test_the_mean_squared_gradient_falls_below_the_bound(pulls: int) -> None:
     found = climb(MODEL, range(32 if pulls == 1 else 16), at, pulls)
     assert (found.squared.mean(0) < MODEL.bound(at)).all()
     assert loglog_slope(at, found.squared, decades=1).value <= -0.5
-    assert loglog_slope(at, found.squared, decades=1).value >= -1.0  # a mean of non-negative numbers falls no faster
 
 
 @pytest.mark.parametrize(("pulls", "error", "within"), [(1, 0.033, 0.004), (32, 0.0012, 0.0002)])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.errors import ConfigError
-from stretto.games.markov import MarkovGame, best_response, face, nash_conv, nash_gap, uniform_policies, values
+from stretto.games.markov import MarkovGame, best_response, face, gaps, nash_conv, nash_gap, uniform_policies, values
 from stretto.games.potential import episodic, online
 from stretto.games.potential.congestion import imcg
 from stretto.games.potential.jobs import jobs
@@ -113,6 +113,8 @@ def test_gaps_are_not_negative(seed: int) -> None:
     rng = np.random.default_rng(seed)
     policies = [rng.dirichlet(np.ones(a), size=5) for a in game.actions]
     assert nash_conv(game, policies) >= nash_gap(game, policies) >= 0
+    for near in (policies, npg(game, 200, eta=0.3, floor=1e-3)):
+        assert gaps(game, near).min() >= -1e-12
 
 
 def test_jobs_reach_an_equilibrium() -> None:
