@@ -8,6 +8,7 @@ import quantecon
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pettingzoo.test import parallel_api_test
+from scipy.linalg import solve_discrete_are
 
 from stretto.errors import ConfigError
 from stretto.games.lq.cournot import (
@@ -67,7 +68,13 @@ def test_at_s_1_it_is_static_cournot(firms: int) -> None:
 
 def test_one_firm_is_a_riccati_equation_and_many_sell_more() -> None:
     one = Cournot(firms=1)
-    np.testing.assert_allclose(nash_gains(one), riccati(one.game().face([[[0.0, 0.0]]], 0), "dare").K, atol=1e-10)
+    g = np.sqrt(0.95)  # by hand: half of the cost that crosses p' with q stands in R and in the cross term
+    A, B = g * np.array([[1, 0], [1, 0.9]]), g * np.array([[0.0], [-0.1]])
+    R, cross = np.array([[0.6]]), np.array([[0.5], [-0.45]])
+    P = solve_discrete_are(A, B, np.zeros((2, 2)), R, s=cross)
+    by_hand = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + cross.T)
+    np.testing.assert_allclose(nash_gains(one), by_hand, atol=1e-10)
+    np.testing.assert_allclose(nash_gains(Cournot(firms=1.0)), by_hand, atol=1e-10)
     outputs = [steady_quantities(Cournot(firms=n), nash_gains(Cournot(firms=n))).sum() for n in (1, 2, 4, 8)]
     assert outputs == sorted(outputs)
 
@@ -172,6 +179,13 @@ def test_the_environment_is_the_market_of_the_learners() -> None:
         (lambda: Cournot(beta=1.0), "Cournot: beta = 1"),
         (lambda: Cournot(sigma=-0.1), "Cournot: sigma"),
         (lambda: Cournot(firms=0), "Cournot: firms"),
+        (lambda: Cournot(s="0.1"), "Cournot: s"),
+        (lambda: Cournot(timing=np.array([1, 2])), "Cournot: timing"),
+        (lambda: Cournot().quantities(np.zeros((2, 2)), np.nan), "p = nan"),
+        (lambda: Cournot().profits(5.0, np.ones(3), 5.0), "q has shape"),
+        (lambda: welfare(Cournot(), np.zeros((2, 2))), "welfare: gains lead to no output"),
+        (lambda: quantecon_nash(Cournot().game(), limit=1), "limit = 1"),
+        (lambda: CournotMarket(Cournot()).reset(seed=-1), "reset: seed"),
         (lambda: Cournot(timing=3), "Cournot: timing = 3"),
         (lambda: Cournot(k=-1.0), "Cournot: k"),
         (lambda: Cournot(c=(1.0, 2.0, 3.0)), "Cournot: c has shape"),

@@ -163,6 +163,11 @@ def test_the_small_solves_are_numpys() -> None:
     assert np.isnan(solve2(1.0, 1.0, 1.0, 1.0, 1.0)).all()
 
 
+def test_no_exploration_at_all_is_a_choice() -> None:
+    assert Learners(e0=0.0, warmup=0).exploration(3).tolist() == [0, 0, 0]
+    assert Learners(e0=0.0, warmup=2).exploration(3).tolist() == [1, 1, 0]
+
+
 def test_random_clocks_ring_as_often_as_they_should() -> None:
     """Each step with chance 1/period, or with that of a Poisson process of mean gap ``period`` to ring in a step."""
     assert Learners(periods=(4,), clock="geometric").gaps(2)[1] == pytest.approx([0.25, 0.25])
@@ -185,7 +190,15 @@ def test_random_clocks_ring_as_often_as_they_should() -> None:
         (lambda: cournot_least_squares(DUO, Learners(), 100, [1, 1]), "seeds"),
         (lambda: cournot_least_squares(DUO, Learners(), 100, [0], [50, 200]), "checkpoints must increase within"),
         (lambda: cournot_least_squares(DUO, Learners(), 100, [0], gains=[[0.0, 0.0]]), "gains has shape"),
-        (lambda: cournot_least_squares(DUO, Learners(), 100, [0], frozen=[2]), "frozen firm 2"),
+        (lambda: cournot_least_squares(DUO, Learners(), 100, [0], frozen=[2]), "frozen .* players of 0..1"),
+        (lambda: cournot_least_squares(DUO, Learners(), 100, [0], frozen=1), "frozen has shape"),
+        (lambda: cournot_least_squares(DUO, Learners(), 100, [0], [[1, 2], [3]]), "checkpoints"),
+        (lambda: cournot_least_squares(DUO, Learners(), 100, [0]).errors([1.0, 2.0]), "target has shape"),
+        (lambda: Learners(periods=(50.5, 70)), "Learners: periods = 50.5"),
+        (lambda: Learners(periods=("a",)), "Learners: periods"),
+        (lambda: Learners(periods=float("nan")), "Learners: periods"),
+        (lambda: Learners(periods=()), "Learners: periods"),
+        (lambda: Learners(warmup=2.5), "Learners: warmup"),
         (lambda: reference(DUO, Learners(), 100, -1), "seeds"),
         (lambda: iterated_least_squares(_no_own(), 100, 0, [1.0, 5.0]), "own costs"),
         (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0]), "start has shape"),
@@ -194,6 +207,10 @@ def test_random_clocks_ring_as_often_as_they_should() -> None:
         (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], exploration=[0.5]), "exploration has shape"),
         (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], published=[[[1.0]]]), "published has 1"),
         (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], frozen=[2]), "frozen"),
+        (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], frozen=2), "frozen"),
+        (lambda: iterated_least_squares(DUO.game(), 9, 0, [1.0, 5.0], exploration=[2.0] * 9), "exploration must hold"),
+        (lambda: iterated_least_squares(DUO.game(), 9, 0, [1.0, 5.0], width=[[-1.0], [1.0]]), "width holds"),
+        (lambda: iterated_least_squares(DUO.game(), 9, 0, [1.0, 5.0]).errors([[[0.0, 0.0]]]), "target has 1"),
         (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], clock="sun"), "clock = 'sun'"),
         (lambda: iterated_least_squares(DUO.game(), 100, 0, [1.0, 5.0], limits=(4, 0)), "limits"),
         (lambda: iterated_least_squares(DUO.game(), 1000, 0, [1.0, 5.0], [[[0.0, 50.0]]] * 2, warmup=1000),

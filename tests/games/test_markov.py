@@ -103,9 +103,16 @@ def test_the_parallel_environment_plays_the_arrays() -> None:
     joint = 1 * 6 + 2 * 2
     assert after / 8000 == pytest.approx(game.moves[1, joint], abs=4 * 0.5 / np.sqrt(8000))
     assert [rewards[f"player_{i}"] for i in range(3)] == (-game.costs[:, 1, joint]).tolist()
-    for actions in ({"player_0": 0}, {"player_0": 2, "player_1": 0, "player_2": 0}):
+    rest = {"player_1": 0, "player_2": 0}
+    bad: list[dict[str, Any]] = [{"player_0": 0}, *({"player_0": a} | rest for a in (2, -1, 0.5, "a", None))]
+    for actions in bad:
         with pytest.raises(ConfigError, match=r"ParallelGame.step: action"):
             env.step(actions)
+    for state in (7, -1, 0.5, "a"):
+        with pytest.raises(ConfigError, match=r"ParallelGame.reset: state"):
+            env.reset(options={"state": state})
+    with pytest.raises(ConfigError, match=r"ParallelGame.reset: seed"):
+        env.reset(seed=-1)
 
 
 def test_what_does_not_fit_is_named() -> None:
@@ -116,6 +123,9 @@ def test_what_does_not_fit_is_named() -> None:
         "MarkovGame: costs has shape": {"costs": np.zeros((2, 2, 3))},
         "MarkovGame: gamma = 1": {"gamma": 1},
         "MarkovGame: actions": {"actions": (4, 0)},
+        r"MarkovGame: actions = \(2, 2.5\)": {"actions": (2, 2.5)},
+        "MarkovGame: actions has shape": {"actions": 4},
+        "MarkovGame: actions must be an array of numbers": {"actions": ("a", 4)},
         r"MarkovGame: moves has shape \[2, 4, 2\]": {"actions": (2, 3)},
     }
     for said, change in bad.items():
@@ -124,5 +134,9 @@ def test_what_does_not_fit_is_named() -> None:
     game = MarkovGame(**good)
     with pytest.raises(ConfigError, match=r"policies\[1\]\[0\] sums to 2"):
         values(game, [np.full((2, 2), 0.5), np.ones((2, 2))])
+    for player in (2, -1, 0.5):
+        for call in (face, best_response, player_value):
+            with pytest.raises(ConfigError, match=f"face: player = {player}"):
+                call(game, uniform_policies(game), player)  # type: ignore[operator]
     with pytest.raises(ConfigError, match="1 entries for 2 players"):
         nash_gap(game, [np.full((2, 2), 0.5)])

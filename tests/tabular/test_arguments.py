@@ -20,6 +20,9 @@ from stretto.tabular import arguments
         ([[math.nan, 1], [1, 0]], r"f: moves\[0, 0\] = nan must be finite"),
         ([["a", 1]], "f: moves must be an array of numbers"),
         ([[1, 0], [1]], "f: moves must be an array of numbers"),
+        ([["1", "0"]], "f: moves must be an array of numbers"),
+        (np.array([[1j, 1]]), "f: moves must be an array of numbers"),
+        ([[10**400, 0]], "f: moves must be an array of numbers"),
         ([], "f: moves must hold at least one"),
     ],
 )
@@ -37,6 +40,8 @@ def test_a_single_law_is_checked_too() -> None:
 def test_shapes_are_told() -> None:
     with pytest.raises(ConfigError, match=r"f: x has shape \[2\] but must have \[any, 3\]"):
         arguments.array("f", "x", [1, 2], (None, 3))
+    with pytest.raises(ConfigError, match=r"f: x has shape \[\] but must have \[any\]"):
+        arguments.array("f", "x", 1.0, (None,))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,8 @@ def test_shapes_are_told() -> None:
         (math.inf, {}, "must be a number finite"),
         ("x", {}, "'x' must be a number"),
         (None, {}, "None must be a number"),
+        ("3", {}, "'3' must be a number"),
+        (10**400, {}, "too large"),
     ],
 )
 def test_numbers_outside_their_limits_are_refused(value: Any, limits: dict[str, Any], said: str) -> None:
@@ -68,3 +75,7 @@ def test_seeds_are_distinct_whole_numbers() -> None:
     for seeds in bad:
         with pytest.raises(ConfigError, match="f: seeds"):
             arguments.distinct_seeds("f", np.asarray(seeds))
+    worse: list[Any] = [None, [[1, 2], [3]], [2**63], [2**70], "abc"]
+    for seeds in worse:
+        with pytest.raises(ConfigError, match="f: seeds"):
+            arguments.distinct_seeds("f", seeds)

@@ -34,6 +34,20 @@ def test_constant_delays_are_constant_and_bad_laws_are_refused() -> None:
     for delays in (Delays("constant", 1.5), Delays("exponential", 2.0)):
         with pytest.raises(ConfigError, match="whole steps"):
             delays.draw(0, 3)
+    law = Delays("poisson", 1.0)
+    for call, said in (
+        (lambda: Delays("poisson", 1e30), "Delays: mean"),
+        (lambda: Delays("geometric", 1e300), "Delays: mean"),
+        (lambda: Delays("poisson", 1.0, 2**200), "Delays: seed"),
+        (lambda: law.of(-1), "item = -1"),
+        (lambda: law.first(-3), "items = -3"),
+        (lambda: law.draw(-1, 3), "step = -1"),
+        (lambda: law.draw(0, -3), "size = -3"),
+        (lambda: DelayLine(lifetime=-1), "DelayLine: lifetime"),
+        (lambda: DelayLine(lifetime=float("nan")), "DelayLine: lifetime"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            call()
 
 
 @pytest.mark.parametrize("law", ["constant", "geometric", "poisson", "exponential"])

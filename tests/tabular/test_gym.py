@@ -46,8 +46,9 @@ def test_resets_to_a_state_and_refuses_what_does_not_exist() -> None:
     with pytest.raises(ConfigError, match="action = 2 must be a whole number from 0 to 1"):
         env.step(2)
     assert env.step(1)[3] is True
-    with pytest.raises(ConfigError, match="state = 3"):
-        env.reset(options={"state": 3})
+    for state in (3, 0.5, "a", float("nan")):
+        with pytest.raises(ConfigError, match=f"state = {state}"):
+            env.reset(options={"state": state})
 
 
 @pytest.mark.parametrize("name", ["FrozenLake-v1", "Taxi-v4", "CliffWalking-v1"])

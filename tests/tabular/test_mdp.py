@@ -90,6 +90,11 @@ def test_what_does_not_fit_is_named() -> None:
         policy_value(mdp, np.ones((2, 2)))
     with pytest.raises(ConfigError, match="soft_value_iteration: temp = 0"):
         soft_value_iteration(mdp, 0)
+    with pytest.raises(ConfigError, match="soft_value_iteration: tolerance = -1"):
+        soft_value_iteration(mdp, 0.1, -1)
+    for choice in ([2, 0], [-1, 0], [0.5, 0], 0):
+        with pytest.raises(ConfigError, match="deterministic: choice"):
+            deterministic(choice, 2)  # type: ignore[arg-type]
     assert uniform_policy(mdp).tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 

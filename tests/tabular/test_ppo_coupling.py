@@ -68,6 +68,8 @@ def test_each_part_is_zero_without_its_cause() -> None:
 def test_bad_input_is_one_error_that_names_the_argument() -> None:
     with pytest.raises(ConfigError, match="world"):
         first_epoch(layered(0, layers=8), *np.zeros((2, 8, 4, 3)), np.zeros((8, 4)), 0.9, 0.2)
+    with pytest.raises(ConfigError, match="world"):
+        first_epoch(layered(0, layers=3000), *np.zeros((2, 3000, 4, 3)), np.zeros((3000, 4)), 0.9, 0.2)
     changes: list[tuple[dict[str, Any], str]] = [
         ({"clip": 0}, "clip"),
         ({"lam": 2}, "lam"),

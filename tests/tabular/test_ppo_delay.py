@@ -97,6 +97,13 @@ def test_a_single_run_without_delay_grows_slower_than_its_mean() -> None:
     assert late.sampled_growth(0.5, 1.0, 1) == -math.inf  # one visit sets the error to its noise
 
 
+def test_a_step_that_lands_on_the_target_shrinks_without_bound() -> None:
+    still = layered(0, states=1, actions=1)
+    assert late.mean_growth(still, still.uniform(), 1.0, 0) == -math.inf
+    world = lock(2)  # some states are always visited, others a third or two thirds of the time
+    assert late.mean_growth(world, world.uniform(), 1.0, 0) == pytest.approx(math.log(2 / 3))
+
+
 def frozen(beta: float, tau: int, iterations: int) -> Any:
     options = TabularPPO(episodes=64, epochs=0, critic_step=beta, critic_power=0)
     return ppo_tabular(WORLD, options, iterations, range(16), Lateness(Delays("constant", tau))).error
@@ -128,7 +135,13 @@ def test_what_records_are_read_as() -> None:
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: late.largest_step(WORLD, UNIFORM, -1), "lag"),
+        (lambda: late.largest_step(WORLD, UNIFORM, -1), "largest_step: tau"),
+        (lambda: late.largest_step(WORLD, UNIFORM, math.nan), "largest_step: tau"),
+        (lambda: late.mean_growth(WORLD, UNIFORM, 0.1, 1.5), "mean_growth: tau"),
+        (lambda: late.second_moment_operator(0.5, 1, 8, -1), "second_moment_operator: tau"),
+        (lambda: late.stationary_variance(0.5, 1, 8, 0.5, 1), "stationary_variance: tau"),
+        (lambda: late_mean(np.ones((2, 5)), [1]), "late_mean: at"),  # type: ignore[arg-type]
+        (lambda: late_mean(np.ones((2, 5)), np.array([1.5])), "late_mean: at"),
         (lambda: late.largest_step(WORLD, UNIFORM[:2], 1), "policy"),
         (lambda: late.mean_growth(WORLD, UNIFORM, 0, 1), "beta"),
         (lambda: late.stationary_variance(0.0, 1, 8, 0, 1), "d = "),

@@ -88,6 +88,13 @@ def test_reads_are_those_of_the_delay_line(late: str) -> None:
     assert late == "constant" or not np.array_equal(delays, lateness.of_run(3, 300))
 
 
+def test_a_delay_beyond_all_time_reads_the_first_pair() -> None:
+    never = ppo_tabular(WORLD, TabularPPO(), 20, [1], Lateness(Delays("constant", 1e300)))
+    assert not never.old_theta.any()
+    assert not never.old_critic.any()
+    assert never.theta.any()
+
+
 def test_advantages_and_returns_are_those_of_the_objectives() -> None:
     g = np.random.default_rng(0)
     critic = g.normal(size=WORLD.rewards.shape[:2])
@@ -222,6 +229,13 @@ def test_it_learns() -> None:
         (lambda: ppo_tabular(WORLD, TabularPPO(), 0, [1]), "iterations"),
         (lambda: ppo_tabular(WORLD, TabularPPO(), 5, []), "seeds"),
         (lambda: ppo_tabular(WORLD, TabularPPO(), 5, [1, 1]), "seeds"),
+        (lambda: ppo_tabular(WORLD, TabularPPO(), 5, None), "seeds"),  # type: ignore[arg-type]
+        (lambda: ppo_tabular(WORLD, TabularPPO(), 5, [[1, 2], [3]]), "seeds"),  # type: ignore[list-item]
+        (lambda: ppo_tabular(WORLD, TabularPPO(), 5, [2**63]), "seeds"),
+        (lambda: ppo_tabular(WORLD, TabularPPO(), 5, [1], 3), "lateness"),  # type: ignore[arg-type]
+        (lambda: Lateness(3), "Lateness: delays"),  # type: ignore[arg-type]
+        (lambda: TabularPPO(actor_step="2"), "actor_step"),  # type: ignore[arg-type]
+        (lambda: TabularPPO(actor_step=10**400), "actor_step"),
         (lambda: ppo_tabular(WORLD, TabularPPO(), 5, [1], every=0), "every"),
         (lambda: ppo_tabular(WORLD, TabularPPO(), 5, [1], goal=float("inf")), "goal"),
         (lambda: ppo_tabular(WORLD, TabularPPO(), 5, [1], theta=np.zeros((4, 4))), "theta"),

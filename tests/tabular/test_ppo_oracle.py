@@ -101,6 +101,7 @@ def test_the_critic_error_weighs_states_by_their_visits() -> None:
         (lambda w: exact.expected_update(w, PI, CRITIC, 1.1), "lam"),
         (lambda w: exact.expected_update(w, PI, CRITIC * np.nan, 1.0), "critic"),
         (lambda w: exact.enumerated_update(w, PI, CRITIC, -0.1), "enumerated_update: lam"),
+        (lambda w: exact.enumerated_update(layered(0, 16), layered(0, 16).uniform(), np.zeros((16, 4)), 0.5), "world"),
     ],
 )
 def test_bad_input_is_one_error_that_names_the_argument(call: Any, named: str) -> None:

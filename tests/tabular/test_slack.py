@@ -59,7 +59,7 @@ def test_the_mass_of_a_sub_stochastic_kernel_is_a_share(
     chance: list[float], total: float, decay: float, data: st.DataObject
 ) -> None:
     p = np.array(chance)
-    p = p * (total / p.sum()) if p.sum() > 0 else p
+    p = p / p.sum() * total if p.sum() > 0 else p
     weight = np.array(data.draw(st.lists(st.floats(0, 1), min_size=len(p), max_size=len(p))))
     assert 0 <= total_mass(p, weight) <= 1
     assert 0 <= arrival_mass(0.01 + 0.99 * total, decay, len(p)) <= 1 + 1e-15

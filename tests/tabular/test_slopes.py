@@ -38,3 +38,9 @@ def test_what_has_no_slope_is_refused() -> None:
     ]:
         with pytest.raises(ConfigError, match=said):
             loglog_slope(*arguments)
+    for change, said in [({"resamples": 0}, "resamples"), ({"resamples": 2.5}, "resamples"), ({"seed": -1}, "seed")]:
+        with pytest.raises(ConfigError, match=f"loglog_slope: {said}"):
+            loglog_slope(x, np.ones((2, 3)), **change)
+    with pytest.raises(ConfigError, match="loglog_slope: y has shape"):
+        loglog_slope(x, np.ones((0, 3)))
+    assert loglog_slope(x, x, 500).value == pytest.approx(1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, discount, probabilities
+from stretto.tabular.arguments import Floats, array, discount, place, probabilities
 from stretto.tabular.mdp import MDP, Ints, policy_iteration, policy_value
 
 Policies = Sequence[Floats]
@@ -28,9 +28,12 @@ class MarkovGame:
     start: Floats = field(default=None)  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
-        actions = tuple(int(a) for a in self.actions)
-        if not actions or min(actions) < 1:
-            raise ConfigError(f"MarkovGame: actions = {self.actions} must give each player at least one action")
+        counts = array("MarkovGame", "actions", self.actions, (None,))
+        actions = tuple(int(a) for a in counts)
+        if not actions or min(actions) < 1 or (counts != np.round(counts)).any():
+            raise ConfigError(
+                f"MarkovGame: actions = {self.actions} must give each player a whole number of actions, at least one"
+            )
         joint = int(np.prod(actions))
         moves = probabilities("MarkovGame", "moves", self.moves, (None, joint, None))
         if moves.shape[0] != moves.shape[2]:
@@ -87,7 +90,7 @@ def values(game: MarkovGame, policies: Policies) -> Floats:
 def face(game: MarkovGame, policies: Policies, player: int) -> MDP:
     """The decision process of ``player`` when the others keep ``policies`` (its own entry is not used): rewards are
     minus its costs."""
-    checked = _checked("face", game, policies)
+    checked, player = _checked("face", game, policies), place("face", "player", player, game.players)
     others = [p if i != player else np.ones((game.states, game.actions[i])) for i, p in enumerate(checked)]
     weights = np.ones((game.states, 1))
     for p in others:

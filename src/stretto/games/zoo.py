@@ -10,7 +10,7 @@ from pettingzoo import ParallelEnv
 
 from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
-from stretto.tabular.arguments import number
+from stretto.tabular.arguments import number, place
 
 
 class ParallelGame(ParallelEnv[str, int, int]):
@@ -43,11 +43,13 @@ class ParallelGame(ParallelEnv[str, int, int]):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, int], Any]:
         """First state from ``game.start``; ``options``: {"state": s} starts there."""
         if seed is not None:
-            self.rng = np.random.default_rng(seed)
+            self.rng = np.random.default_rng(int(number("ParallelGame.reset", "seed", seed, 0, whole=True)))
         given = (options or {}).get("state")
-        self.now = self._draw(self.game.start) if given is None else int(given)
-        if not 0 <= self.now < self.game.states:
-            raise ConfigError(f"ParallelGame.reset: state = {given} must be from 0 to {self.game.states - 1}")
+        self.now = (
+            self._draw(self.game.start)
+            if given is None
+            else place("ParallelGame.reset", "state", given, self.game.states)
+        )
         self.agents, self.steps = list(self.possible_agents), 0
         return self._all(self.now), self._all({})
 
@@ -58,10 +60,7 @@ class ParallelGame(ParallelEnv[str, int, int]):
             raise ConfigError("ParallelGame.step: call reset() first")
         chosen = []
         for agent, count in zip(self.possible_agents, self.game.actions, strict=True):
-            action = actions.get(agent)
-            if action is None or not 0 <= int(action) < count:
-                raise ConfigError(f"ParallelGame.step: action {action!r} of {agent} must be from 0 to {count - 1}")
-            chosen.append(int(action))
+            chosen.append(place("ParallelGame.step", f"actions[{agent!r}]", actions.get(agent), count))
         joint = int(np.ravel_multi_index(chosen, self.game.actions))
         costs = self.game.costs[:, self.now, joint]
         self.now = self._draw(self.game.moves[self.now, joint])

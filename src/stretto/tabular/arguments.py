@@ -13,17 +13,21 @@ from stretto.errors import ConfigError
 
 Floats = NDArray[np.float64]
 _SUM = 1e-9
+_LAST_SEED = np.iinfo(np.int64).max
 
 
 def array(where: str, name: str, x: Any, shape: Sequence[int | None] | None = None) -> Floats:
     """``x`` as contiguous float64. ``shape``: what it must have, None where any length will do. ``ConfigError`` if it
     isn't numbers, not finite, or of another shape."""
     try:
-        out = np.ascontiguousarray(x, np.float64)
-    except (TypeError, ValueError) as error:
+        given = np.asarray(x)
+        if given.dtype.kind in "USc":
+            raise TypeError(f"these are {given.dtype}")
+        out = np.ascontiguousarray(given, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{where}: {name} must be an array of numbers ({error})") from None
     if shape is not None and (
-        out.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, out.shape, strict=True))
+        given.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, given.shape, strict=True))
     ):
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
         raise ConfigError(f"{where}: {name} has shape {list(np.shape(x))} but must have [{wanted}]")
@@ -62,7 +66,11 @@ def number(
     """``value`` as a float, finite, in [low, high], > ``above``, < ``below``, and whole if asked; else
     ``ConfigError``."""
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError
         x = float(value)
+    except OverflowError:
+        raise ConfigError(f"{where}: {name} is too large for a number") from None
     except (TypeError, ValueError):
         raise ConfigError(f"{where}: {name} = {value!r} must be a number") from None
     fits = math.isfinite(x) and low <= x <= high and above < x < below and (not whole or x == int(x))
@@ -80,11 +88,21 @@ def discount(where: str, gamma: Any) -> float:
     return number(where, "gamma", gamma, 0, below=1)
 
 
+def place(where: str, name: str, value: Any, count: int) -> int:
+    """``value`` as one of 0 .. ``count`` - 1; else ``ConfigError``."""
+    return int(number(where, name, value, 0, count - 1, whole=True))
+
+
 def distinct_seeds(where: str, seeds: Any) -> NDArray[np.int64]:
     """Seeds as an int64 array: at least one, whole, not negative, none twice (two equal seeds are one sample)."""
-    out = np.atleast_1d(np.asarray(seeds))
+    try:
+        out = np.atleast_1d(np.asarray(seeds))
+    except ValueError:
+        out = np.empty(0)
     if out.ndim != 1 or out.size == 0 or not np.issubdtype(out.dtype, np.integer) or out.min() < 0:
         raise ConfigError(f"{where}: seeds must be whole numbers >= 0, at least one; got {seeds!r}")
     if len(np.unique(out)) < len(out):
         raise ConfigError(f"{where}: seeds hold the same number twice; give each run its own")
+    if out.max() > _LAST_SEED:
+        raise ConfigError(f"{where}: seeds hold {out.max()}; the largest is {_LAST_SEED}")
     return np.ascontiguousarray(out, np.int64)

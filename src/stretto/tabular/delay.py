@@ -22,6 +22,7 @@ Item = TypeVar("Item")
 Law = Literal["constant", "geometric", "poisson", "exponential"]
 _STREAM = 4
 _BLOCK = 1024
+_LONGEST, _LAST_SEED = 1e12, 2.0**64
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Delays:
     def __post_init__(self) -> None:
         if self.law not in ("constant", "geometric", "poisson", "exponential"):
             raise ConfigError(f"Delays: law = {self.law!r} must be constant, geometric, poisson or exponential")
-        number("Delays", "mean", self.mean, 0)
-        number("Delays", "seed", self.seed, 0, whole=True)
+        number("Delays", "mean", self.mean, 0, math.inf if self.law == "constant" else _LONGEST)
+        number("Delays", "seed", self.seed, 0, _LAST_SEED, whole=True)
 
     @property
     def whole(self) -> bool:
@@ -50,10 +51,13 @@ class Delays:
         law of continuous time."""
         if not self.whole:
             raise ConfigError(f"Delays: {self.law} with mean = {self.mean} isn't in whole steps")
-        return self._sample(step, size).astype(np.int64)
+        size = int(number("Delays.draw", "size", size, 0, whole=True))
+        return self._sample(int(number("Delays.draw", "step", step, 0, whole=True)), size).astype(np.int64)
 
     def of(self, item: int) -> float:
         """The delay of item number ``item`` >= 0: a function of (seed, item) alone."""
+        if item < 0:
+            raise ConfigError(f"Delays.of: item = {item} must be >= 0")
         if self.law == "constant":
             return self.mean
         return float(self.block(item // _BLOCK)[item % _BLOCK])
@@ -64,6 +68,7 @@ class Delays:
 
     def first(self, items: int) -> Floats:
         """The delays of items 0 .. ``items`` - 1, for compiled loops."""
+        items = int(number("Delays.first", "items", items, 0, whole=True))
         blocks = [self.block(b) for b in range(-(-items // _BLOCK))]
         return np.concatenate([*blocks, np.empty(0)])[:items]
 
@@ -92,7 +97,7 @@ class DelayLine(Generic[Item]):
         self.pushed = self.delivered = self.expired = 0
         self._delays = delays
         self._block: tuple[int, Floats] = (-1, np.empty(0))
-        self._lifetime = lifetime
+        self._lifetime = None if lifetime is None else number("DelayLine", "lifetime", lifetime, 0)
         self._waiting: list[tuple[float, int, float, Item]] = []  # (ready, number, pushed at, item)
         self._order = count()
         self._newest: tuple[int, Item] | None = None if initial is None else (-1, initial)

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import discount, number
+from stretto.tabular.arguments import discount, number, place
 from stretto.tabular.mdp import MDP
 
 
@@ -51,9 +51,10 @@ class TabularEnv(gymnasium.Env[Any, Any]):
 
     @staticmethod
     def _checked(value: Any, count: int, name: str) -> int:
-        if int(value) != value or not 0 <= value < count:
-            raise ConfigError(f"TabularEnv: {name} = {value} must be a whole number from 0 to {count - 1}")
-        return int(value)
+        try:
+            return place("TabularEnv", name, value, count)
+        except ConfigError:
+            raise ConfigError(f"TabularEnv: {name} = {value} must be a whole number from 0 to {count - 1}") from None
 
 
 def read_mdp(env: Any, gamma: float) -> MDP:

@@ -58,8 +58,13 @@ def uniform_policy(mdp: MDP) -> Floats:
 
 
 def deterministic(choice: Ints, actions: int) -> Floats:
-    """[S,A]: the policy that takes action ``choice`` [S]."""
-    return np.asarray(np.eye(actions)[choice])
+    """[S,A]: the policy that takes action ``choice`` [S]; ``ConfigError`` unless they are whole numbers below
+    ``actions``."""
+    count = int(number("deterministic", "actions", actions, 1, whole=True))
+    chosen = array("deterministic", "choice", choice, (None,))
+    if (chosen != np.round(chosen)).any() or (chosen < 0).any() or (chosen >= count).any():
+        raise ConfigError(f"deterministic: choice must hold whole numbers from 0 to {count - 1}; got {choice}")
+    return np.asarray(np.eye(count)[chosen.astype(np.int64)])
 
 
 def chain(mdp: MDP, policy: Any) -> tuple[Floats, Floats]:
@@ -107,7 +112,7 @@ def policy_iteration(mdp: MDP) -> tuple[Floats, Ints]:
     choice = np.zeros(mdp.states, np.int64)
     rows = np.arange(mdp.states)
     for _ in range(_ROUNDS):
-        values = policy_value(mdp, deterministic(choice, mdp.actions))
+        values = policy_value(mdp, np.eye(mdp.actions)[choice])
         q = action_values(mdp, values)
         best = q.argmax(1)
         better = q[rows, best] > q[rows, choice] + GAIN * max(1.0, np.abs(q).max())
@@ -120,6 +125,7 @@ def policy_iteration(mdp: MDP) -> tuple[Floats, Ints]:
 def soft_value_iteration(mdp: MDP, temp: float, tolerance: float = 1e-13) -> tuple[Floats, Floats]:
     """Values [S] of V = temp log sum_a exp(Q / temp), and the soft-optimal policy [S,A]; ``temp`` > 0."""
     temp = number("soft_value_iteration", "temp", temp, above=0)
+    tolerance = number("soft_value_iteration", "tolerance", tolerance, above=0)
     values = np.zeros(mdp.states)
     for _ in range(_ROUNDS):
         q = action_values(mdp, values)

@@ -32,17 +32,19 @@ def loglog_slope(
     where = "loglog_slope"
     xs = array(where, "x", x, (None,))
     ys = np.atleast_2d(array(where, "y", y))
-    if ys.ndim != 2 or ys.shape[1] != len(xs):
+    if ys.ndim != 2 or ys.shape[1] != len(xs) or not len(ys):
         raise ConfigError(f"{where}: y has shape {list(np.shape(y))}; it must be [seeds, {len(xs)}] like x")
     if not (len(xs) and xs[0] > 0 and (np.diff(xs) > 0).all()):
         raise ConfigError(f"{where}: x must be positive and increasing")
     if decades is not None:
         decades = number(where, "decades", decades, above=0)
-        kept = xs >= xs[-1] / 10**decades * (1 - 1e-12)
+        kept = xs >= xs[-1] / 10 ** min(decades, 300) * (1 - 1e-12)
         xs, ys = xs[kept], ys[:, kept]
     if len(xs) < 3:
         raise ConfigError(f"{where}: only {len(xs)} points of x are left; give more checkpoints or more decades")
     middle = np.median if median else np.mean
+    resamples = int(number(where, "resamples", resamples, 1, whole=True))
+    seed = int(number(where, "seed", seed, 0, whole=True))
     if not (middle(ys, 0) > 0).all():
         name = "median" if median else "mean"
         raise ConfigError(f"{where}: the {name} of y must be positive at each x to have a logarithm")

@@ -56,13 +56,13 @@ class Cournot:
     q_max: float = 4.0
 
     def __post_init__(self) -> None:
-        number("Cournot", "firms", self.firms, 1, whole=True)
+        object.__setattr__(self, "firms", int(number("Cournot", "firms", self.firms, 1, whole=True)))
         number("Cournot", "s", self.s, above=0, high=1)
         number("Cournot", "beta", self.beta, 0, below=1)
         for name in ("a", "b", "q_max"):
             number("Cournot", name, getattr(self, name), above=0)
         number("Cournot", "sigma", self.sigma, 0)
-        if self.timing not in (1, 2):
+        if np.ndim(self.timing) or self.timing not in (1, 2):
             raise ConfigError(f"Cournot: timing = {self.timing} must be 1 (paid the price seen) or 2 (the next price)")
         for name in ("c", "k"):
             values = self._each(name)
@@ -99,13 +99,13 @@ class Cournot:
 
     def profits(self, p: float, q: Floats, after: float) -> Floats:
         """Each firm's profit [firms] at price ``p``, quantities ``q`` [firms] and next price ``after``."""
-        c, k = self.costs
+        q, (c, k) = array("Cournot.profits", "q", q, (self.firms,)), self.costs
         paid = after if self.timing == 2 else p
         return np.asarray(paid * q - c * q - k / 2 * q * q)
 
     def quantities(self, gains: Any, p: float) -> Floats:
         """q = -(K0 + K1 p) within [0, q_max], [firms]; ``gains`` [firms, 2]."""
-        K = array("Cournot.quantities", "gains", gains, (self.firms, 2))
+        K, p = array("Cournot.quantities", "gains", gains, (self.firms, 2)), number("Cournot.quantities", "p", p)
         return np.clip(-(K[:, 0] + K[:, 1] * p), 0, self.q_max)
 
 
@@ -151,6 +151,8 @@ def welfare(model: Cournot, gains: Any) -> Welfare:
     c, k = model.costs
     profit = float((paid - c * q - k / 2 * (q * q + K[:, 1] ** 2 * var)).sum())
     output, slope = q.sum(), K[:, 1].sum()
+    if output == 0:
+        raise ConfigError("welfare: gains lead to no output at all, so there are no shares of it")
     consumer = float(model.a * output - model.b / 2 * (output**2 + slope**2 * var) - paid.sum())
     return Welfare(profit, consumer, profit + consumer, float(((q / output) ** 2).sum()))
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-from stretto.errors import ConfigError
 from stretto.games.lq.cournot import Cournot
-from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Learned, Learners, checkpoints_of
+from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Learned, Learners, checkpoints_of, frozen_of
 from stretto.games.lq.scalar import firm_gain, solve2, solve3
 from stretto.tabular.arguments import Floats, array, distinct_seeds
 from stretto.tabular.counter import key, normal, uniform
@@ -57,10 +56,7 @@ def prepare(
     first = np.tile(array(where, "start", learners.start), (model.firms, 1)) if gains is None else gains
     K = array(where, "gains", first, (model.firms, 2))
     learns = np.ones(model.firms, np.bool_)
-    for firm in frozen:
-        if firm not in range(model.firms):
-            raise ConfigError(f"{where}: frozen firm {firm} isn't one of 0..{model.firms - 1}")
-        learns[firm] = False
+    learns[frozen_of(where, frozen, model.firms)] = False
     market = (model.a, model.b, model.s, model.beta, model.sigma, model.q_max, model.timing)
     options = (learners.centred, learners.width, learners.published, _MEMORY[learners.memory], learners.forget,
                learners.ridge, learners.warmup)  # fmt: skip

@@ -46,7 +46,10 @@ class CournotMarket(ParallelEnv[str, Floats, Floats]):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Floats], Any]:
         """Price a/2, or ``options["price"]``."""
-        chosen = int(self.rng.integers(2**31)) if seed is None else seed
+        if seed is None:
+            chosen = int(self.rng.integers(2**31))
+        else:
+            chosen = int(number("CournotMarket.reset", "seed", seed, 0, whole=True))
         self.noise = key(chosen, NOISE)
         self.rng = np.random.default_rng(chosen)
         self.price = number("CournotMarket.reset", "price", (options or {}).get("price", self.model.a / 2))

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, discount
+from stretto.tabular.arguments import Floats, array, discount, place
 
 
 @dataclass(frozen=True)
 class Regulator:
     """One player's problem: x' = A x + B u + noise, cost x'Qx + 2 x'Su + u'Ru, discount ``gamma``. Shapes: A, Q
-    [n, n]; B, S [n, m]; R [m, m]; Q and R symmetric."""
+    [n, n]; B, S [n, m]; R [m, m]; Q and R symmetric. ``ConfigError`` on other shapes or numbers that aren't finite."""
 
     A: Floats
     B: Floats
@@ -27,6 +27,12 @@ class Regulator:
     S: Floats
     R: Floats
     gamma: float
+
+    def __post_init__(self) -> None:
+        n, m = array("Regulator", "B", self.B, (None, None)).shape
+        for name, shape in {"A": (n, n), "B": (n, m), "Q": (n, n), "S": (n, m), "R": (m, m)}.items():
+            object.__setattr__(self, name, array("Regulator", name, getattr(self, name), shape))
+        object.__setattr__(self, "gamma", discount("Regulator", self.gamma))
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class LQGame:
 
     def where(self, player: int) -> slice:
         """Where ``player``'s actions stand in u."""
+        player = place("LQGame", "player", player, self.players)
         start = sum(b.shape[1] for b in self.B[:player])
         return slice(start, start + self.B[player].shape[1])
 

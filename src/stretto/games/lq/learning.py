@@ -15,7 +15,7 @@ import numpy as np
 
 from stretto.errors import ConfigError
 from stretto.games.lq.game import LQGame, own_regulator
-from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Clock, checkpoints_of, gaps_of
+from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Clock, checkpoints_of, frozen_of, gaps_of
 from stretto.games.lq.riccati import riccati
 from stretto.tabular.arguments import Floats, array, distinct_seeds, number
 from stretto.tabular.counter import key, normals, uniforms
@@ -38,6 +38,8 @@ class Path:
 
     def errors(self, target: Sequence[Any]) -> Floats:
         """Largest distance [checkpoints] of any gain from ``target`` (one [m_i, n] a player)."""
+        if len(target) != len(self.models):
+            raise ConfigError(f"Path.errors: target has {len(target)} gains for {len(self.models)} players")
         return np.array([max(np.abs(K - T).max() for K, T in zip(at, target, strict=True)) for at in self.gains])
 
 
@@ -171,9 +173,8 @@ def _draws(seed: int, steps: int, game: LQGame) -> tuple[Floats, ...]:
 
 
 def _learners(where: str, frozen: Sequence[int], players: int) -> list[bool]:
-    if any(i not in range(players) for i in frozen):
-        raise ConfigError(f"{where}: frozen {tuple(frozen)} must be players of 0..{players - 1}")
-    return [i not in frozen for i in range(players)]
+    still = frozen_of(where, frozen, players)
+    return [i not in still for i in range(players)]
 
 
 def _limits(where: str, limits: tuple[float, float] | None) -> tuple[float, float]:
@@ -189,7 +190,10 @@ def _spread(where: str, width: Any, game: LQGame) -> list[Floats]:
         return [np.full(b.shape[1], number(where, "width", width, above=0)) for b in game.B]
     if len(width) != game.players:
         raise ConfigError(f"{where}: width has {len(width)} entries for {game.players} players")
-    return [array(where, f"width[{j}]", w, (b.shape[1],)) for j, (w, b) in enumerate(zip(width, game.B, strict=True))]
+    each = [array(where, f"width[{j}]", w, (b.shape[1],)) for j, (w, b) in enumerate(zip(width, game.B, strict=True))]
+    if any((w < 0).any() for w in each):
+        raise ConfigError(f"{where}: width holds a negative number")
+    return each
 
 
 def _rates(where: str, exploration: Any, steps: int, warmup: int) -> Floats:
@@ -198,6 +202,8 @@ def _rates(where: str, exploration: Any, steps: int, warmup: int) -> Floats:
         rates = np.minimum(1.0, t ** -number(where, "exploration", exploration, 0))
     else:
         rates = array(where, "exploration", exploration, (steps,)).copy()
+        if (rates < 0).any() or (rates > 1).any():
+            raise ConfigError(f"{where}: exploration must hold probabilities, from 0 to 1")
     rates[:warmup] = 1
     return rates
 

@@ -50,16 +50,18 @@ class Learners:
 
     def __post_init__(self) -> None:
         where = "Learners"
-        for name, low in (("nu", 0.0), ("e0", 0.0), ("warmup", 0.0)):
-            number(where, name, getattr(self, name), low)
+        for name in ("nu", "e0"):
+            number(where, name, getattr(self, name), 0)
+        object.__setattr__(self, "warmup", int(number(where, "warmup", self.warmup, 0, whole=True)))
         number(where, "width", self.width, above=0)
         number(where, "ridge", self.ridge, above=0)
         number(where, "forget", self.forget, above=0, high=1)
         array(where, "start", self.start, (2,))
         if self.memory not in ("all", "forget", "doubling"):
             raise ConfigError(f"{where}: memory = {self.memory!r} must be 'all', 'forget' or 'doubling'")
-        object.__setattr__(self, "periods", tuple(int(x) for x in np.atleast_1d(self.periods)))
-        self.gaps(len(self.periods))
+        periods = array(where, "periods", np.atleast_1d(self.periods), (None,)).tolist()
+        gaps_of(where, periods, self.clock, len(periods))
+        object.__setattr__(self, "periods", tuple(int(x) for x in periods))
 
     def gaps(self, firms: int) -> tuple[Any, Floats]:
         """``gaps_of`` these periods and this clock."""
@@ -69,7 +71,7 @@ class Learners:
         """The chance to explore [steps]."""
         t = np.arange(steps, dtype=float)
         with np.errstate(divide="ignore"):
-            rates = np.minimum(1.0, self.e0 * t**-self.nu)
+            rates = np.minimum(1.0, self.e0 * t**-self.nu) if self.e0 else np.zeros(steps)
         rates[: int(self.warmup)] = 1.0
         return rates
 
@@ -102,19 +104,34 @@ class Learned:
 
     def errors(self, target: Any | None = None) -> Floats:
         """Largest distance [seeds, checkpoints] of a gain from ``target`` [firms, 2] (None: the Nash equilibrium)."""
-        goal = nash_gains(self.model) if target is None else array("Learned.errors", "target", target)
+        goal = (
+            nash_gains(self.model)
+            if target is None
+            else array("Learned.errors", "target", target, (self.model.firms, 2))
+        )
         return np.asarray(np.abs(self.gains - goal).max((2, 3)))
 
 
 def checkpoints_of(where: str, steps: Any, checkpoints: Sequence[int] | None) -> tuple[int, Any]:
     """``steps`` as a whole number and increasing ``checkpoints`` within 1..steps (None: the last step)."""
     count = int(number(where, "steps", steps, 1, whole=True))
-    marks = np.asarray([count] if checkpoints is None else checkpoints)
+    try:
+        marks = np.asarray([count] if checkpoints is None else checkpoints)
+    except ValueError:
+        marks = np.empty(0)
     if marks.ndim != 1 or not len(marks) or not np.issubdtype(marks.dtype, np.integer):
         raise ConfigError(f"{where}: checkpoints must be whole numbers, at least one")
     if marks[0] < 1 or marks[-1] > count or (np.diff(marks) <= 0).any():
         raise ConfigError(f"{where}: checkpoints must increase within 1..{count}")
     return count, marks.astype(np.int64)
+
+
+def frozen_of(where: str, frozen: Any, players: int) -> list[int]:
+    """``frozen`` as players of 0 .. ``players`` - 1; ``ConfigError`` if one isn't."""
+    given = array(where, "frozen", frozen, (None,)).tolist()
+    if any(i not in range(players) for i in given):
+        raise ConfigError(f"{where}: frozen {tuple(frozen)} must be players of 0..{players - 1}")
+    return [int(i) for i in given]
 
 
 def gaps_of(where: str, periods: Sequence[int], clock: Clock, players: int) -> tuple[Any, Floats]:
@@ -123,6 +140,8 @@ def gaps_of(where: str, periods: Sequence[int], clock: Clock, players: int) -> t
     if clock not in ("fixed", "poisson", "geometric"):
         raise ConfigError(f"{where}: clock = {clock!r} must be 'fixed', 'poisson' or 'geometric'")
     checked = [int(number(where, "periods", p, 1, whole=True)) for p in np.atleast_1d(periods)]
+    if not checked:
+        raise ConfigError(f"{where}: periods must hold at least one number")
     if len(checked) not in (1, players):
         raise ConfigError(f"{where}: periods {tuple(checked)} must be one number or one for each of {players} players")
     gaps = np.broadcast_to(np.array(checked, np.int64), (players,)).copy()

@@ -24,14 +24,18 @@ def quantecon_nash(game: LQGame, tol: float = 1e-8, limit: int = 1000) -> Equili
             f"{where}: game.S crosses the state with the other's action; quantecon.nnash has no such term"
         )
     number(where, "tol", tol, above=0)
+    rounds = int(number(where, "limit", limit, 1, whole=True))
     try:
         from quantecon import nnash
     except ImportError:
         raise ConfigError(f"{where}: quantecon isn't installed; pip install quantecon") from None
     R1, R2 = game.R
-    found: Any = nnash(
-        game.A, *game.B, *game.Q, R1[first, first], R2[second, second], R1[second, second], R2[first, first],
-        game.S[0][:, first], game.S[1][:, second], R1[second, first], R2[first, second],
-        beta=game.gamma, tol=tol, max_iter=limit,
-    )  # fmt: skip
+    try:
+        found: Any = nnash(
+            game.A, *game.B, *game.Q, R1[first, first], R2[second, second], R1[second, second], R2[first, first],
+            game.S[0][:, first], game.S[1][:, second], R1[second, first], R2[first, second],
+            beta=game.gamma, tol=tol, max_iter=rounds,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ConfigError(f"{where}: game isn't solved within limit = {limit} rounds ({error})") from None
     return Equilibrium(tuple(found[:2]), tuple(found[2:]), 0, np.zeros(0))

@@ -15,10 +15,10 @@ from scipy.linalg import LinAlgError, solve_discrete_are, solve_discrete_lyapuno
 
 from stretto.errors import ConfigError
 from stretto.games.lq.game import LQGame, Regulator
-from stretto.tabular.arguments import Floats, array, number
+from stretto.tabular.arguments import Floats, array, number, place
 
 Route = Literal["recursion", "dare"]
-_TINY = 1e-12
+_TINY, _HUGE = 1e-12, 1e100
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,16 @@ def riccati(problem: Regulator, route: Route = "recursion", tol: float = 1e-13, 
         return _dare(problem)
     if route != "recursion":
         raise ConfigError(f"riccati: route {route!r} is unknown; use 'recursion' or 'dare'")
-    P = np.zeros_like(problem.Q)
+    P, tol = np.zeros_like(problem.Q), number("riccati", "tol", tol, above=0)
     for _ in range(int(number("riccati", "limit", limit, 1, whole=True))):
         found = riccati_step(problem, P)
+        if not np.abs(found.P).max() < _HUGE:
+            break
         if np.abs(found.P - P).max() <= tol * max(1.0, np.abs(P).max()):
             return Solution(riccati_step(problem, found.P).K, found.P)
         P = found.P
     raise ConfigError(
-        f"riccati: the recursion hasn't settled after {limit} steps: (A, B) can't be stabilised at this gamma, or the "
+        f"riccati: the recursion hasn't settled within {limit} steps: (A, B) can't be stabilised at this gamma, or the "
         "cost isn't bounded below"
     )
 
@@ -181,6 +183,8 @@ def deviation_gain(game: LQGame, gains: Sequence[Any], player: int, start: Any, 
     """The most that ``player`` saves from state ``start`` [n] by a small change of its own gain: +- ``size`` in each
     entry and each pair of entries. At an equilibrium it's below 0, of the order of size squared."""
     checked = game.gains(gains, "deviation_gain")
+    player = place("deviation_gain", "player", player, game.players)
+    size = number("deviation_gain", "size", size, above=0)
     here = discounted_cost(game, checked, start)[player]
     entries = np.eye(checked[player].size)
     steps = [*entries, *(a + sign * b for i, a in enumerate(entries) for b in entries[:i] for sign in (1, -1))]

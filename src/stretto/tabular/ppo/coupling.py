@@ -6,6 +6,7 @@ trajectory is enumerated, and the reward noise on top of it, which is normal, is
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,9 +45,9 @@ def advantage_law(world: Layered, policy: Floats, critic: Floats, lam: float) ->
     """For each layer the law of A_lam given (s, a): (chance [S, A, K], mean [S, A, K], deviation), a mixture of K
     normals, one for each continuation. ``ConfigError`` for a world with too many of them."""
     layers, states, actions = policy.shape
-    if states * actions * float(states * actions) ** (layers - 1) > _MOST:
+    if layers * math.log(states * actions) > math.log(_MOST):
         raise ConfigError(
-            f"advantage_law: world has {(states * actions) ** layers:.1e} trajectories, too many to enumerate; use "
+            f"advantage_law: world has {states * actions}^{layers} trajectories, too many to enumerate; use "
             f"fewer layers (at most {_MOST:.0e} trajectories)"
         )
     law: list[tuple[Floats, Floats, float]] = []

@@ -24,16 +24,17 @@ def largest_step(world: Layered, policy: ArrayLike, tau: int) -> float:
     """The critic step at which the mean error of the most visited state stops shrinking under a constant delay of
     ``tau`` iterations: 2 sin(pi / (2 (2 tau + 1))) / max d. Stable below it; a step with beta max d (2 tau + 1) <= 1
     (the simple sufficient rule) always is."""
-    return lag_limit(tau) / float(occupancy(world, policy).max())
+    return lag_limit(_lag("largest_step", tau)) / float(occupancy(world, policy).max())
 
 
 def mean_growth(world: Layered, policy: ArrayLike, beta: float, tau: int) -> float:
     """Logarithm of the factor by which the mean error grows (below 0: shrinks) an iteration: the largest over (h, s)
     of the log spectral radius of the companion matrix with k = beta d_h(s)."""
     beta = number("mean_growth", "beta", beta, above=0)
-    lag_limit(tau)  # refuses a negative delay
+    tau = _lag("mean_growth", tau)
     reached = occupancy(world, policy)
-    return max(math.log(spectral_radius(lag_companion(tau, beta * float(d)))) for d in np.unique(reached[reached > 0]))
+    radii = [spectral_radius(lag_companion(tau, beta * float(d))) for d in np.unique(reached[reached > 0])]
+    return math.log(max(radii)) if max(radii) > 0 else -math.inf  # 0: one step lands on the target
 
 
 def sampled_growth(d: float, beta: float, episodes: int) -> float:
@@ -53,7 +54,7 @@ def second_moment_operator(d: float, beta: float, episodes: int, tau: int) -> Fl
     """E[A kron A], [(tau+1)^2, (tau+1)^2], of the random companion matrix A on (e_t, ..., e_{t-tau}). Its spectral
     radius is below 1 iff the error's variance stays bounded."""
     d, beta, episodes = _visits("second_moment_operator", d, beta, episodes)
-    mean = lag_companion(tau, beta * d)
+    mean = lag_companion(_lag("second_moment_operator", tau), beta * d)
     late = np.zeros_like(mean)
     late[0, -1] = beta
     return np.kron(mean, mean) + d * (1 - d) / episodes * np.kron(late, late)
@@ -69,6 +70,7 @@ def stationary_variance(d: float, beta: float, episodes: int, tau: int, variance
     """
     d, beta, episodes = _visits("stationary_variance", d, beta, episodes)
     variance = number("stationary_variance", "variance", variance, 0)
+    tau = _lag("stationary_variance", tau)
     if beta * d >= lag_limit(tau):
         return math.inf
     shock = np.zeros((tau + 1, tau + 1))
@@ -84,6 +86,10 @@ def stationary_critic_error(world: Layered, policy: ArrayLike, beta: float, epis
     d, variance = occupancy(world, policy), return_variance(world, policy)
     pairs = zip(d.ravel(), variance.ravel(), strict=True)
     return sum(float(x) * stationary_variance(float(x), beta, episodes, tau, float(y)) for x, y in pairs if x > 0)
+
+
+def _lag(where: str, tau: int) -> int:
+    return int(number(where, "tau", tau, 0, whole=True))
 
 
 def _visits(where: str, d: float, beta: float, episodes: int) -> tuple[float, float, int]:

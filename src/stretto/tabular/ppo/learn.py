@@ -20,6 +20,7 @@ from stretto.tabular.sampling import guide
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+_NEVER = 2.0**52
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Lateness:
     most: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.delays, Delays):
+            raise ConfigError(f"Lateness: delays is a {type(self.delays).__name__}; give it Delays")
         if not self.delays.whole:
             raise ConfigError(
                 f"Lateness: delays = {self.delays.law} with mean {self.delays.mean} isn't in whole iterations; use "
@@ -43,8 +46,9 @@ class Lateness:
 
     def of_run(self, seed: int, items: int) -> Ints:
         """Delays [items] of what the run with ``seed`` pushes at iterations 0, 1, .."""
-        drawn = replace(self.delays, seed=self.delays.seed + seed).first(items).astype(np.int64)
-        return drawn if self.most is None else np.minimum(drawn, int(self.most))
+        drawn = replace(self.delays, seed=self.delays.seed + seed).first(items)
+        most = _NEVER if self.most is None else min(_NEVER, float(self.most))
+        return np.minimum(drawn, most).astype(np.int64)
 
 
 def latest_reads(delays: Ints) -> Ints:
@@ -103,13 +107,17 @@ def ppo_tabular(
     A > 0 and rho > 1 + c, or A < 0 and rho < 1 - c.
     """
     where = "ppo_tabular"
-    for name, given, kind in (("world", world, Layered), ("options", options, TabularPPO)):
+    late = Lateness(Delays("constant", 0)) if lateness is None else lateness
+    kinds: tuple[tuple[str, object, type], ...] = (
+        ("world", world, Layered), ("options", options, TabularPPO), ("lateness", late, Lateness)
+    )  # fmt: skip
+    for name, given, kind in kinds:
         if not isinstance(given, kind):
             raise ConfigError(f"{where}: {name} is a {type(given).__name__}; give it a {kind.__name__}")
     length = int(number(where, "iterations", iterations, 1, whole=True))
     gap = int(number(where, "every", every, 1, whole=True))
     goal = math.inf if goal is None else number(where, "goal", goal)
-    numbered = distinct_seeds(where, list(seeds))
+    numbered = distinct_seeds(where, seeds)
     runs, shape = len(numbered), world.rewards.shape
     logits = np.zeros(shape) if theta is None else array(where, "theta", theta, shape)
     first = np.zeros(shape[:2]) if critic is None else array(where, "critic", critic, shape[:2])

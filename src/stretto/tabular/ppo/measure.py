@@ -43,6 +43,8 @@ def growth(squares: Floats) -> float:
 
 def _record(where: str, record: Floats, at: Ints) -> Floats:
     record = array(where, "record", record, (None, None))
+    if not (isinstance(at, np.ndarray) and np.issubdtype(at.dtype, np.integer)):
+        raise ConfigError(f"{where}: at must be an array of whole numbers")
     if not (len(at) and at.min() >= 1 and at.max() < record.shape[1]):
         raise ConfigError(f"{where}: at must hold iterations from 1 to {record.shape[1] - 1}")
     return record

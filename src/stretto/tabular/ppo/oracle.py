@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stretto.errors import ConfigError
 from stretto.tabular.arguments import array, number, probabilities
 from stretto.tabular.ppo.worlds import Layered
 
 Floats = NDArray[np.float64]
+_MOST = 1_000_000
 
 
 def softmax(theta: Floats) -> Floats:
@@ -118,6 +121,11 @@ def enumerated_update(world: Layered, policy: ArrayLike, critic: ArrayLike, lam:
     v = np.vstack([array("enumerated_update", "critic", critic, pi.shape[:2]), np.zeros(world.states)])
     lam = number("enumerated_update", "lam", lam, 0, 1)
     layers, states, actions = pi.shape
+    if layers * math.log(states * actions) > math.log(_MOST):
+        raise ConfigError(
+            f"enumerated_update: world has {states * actions}^{layers} trajectories, more than {_MOST:.0e}; use "
+            "expected_update"
+        )
     total = np.zeros(pi.shape)
     for path in product(product(range(states), range(actions)), repeat=layers):
         chance = world.start[path[0][0]]
