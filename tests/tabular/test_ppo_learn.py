@@ -245,3 +245,8 @@ def test_it_learns() -> None:
 def test_bad_input_is_one_error_that_names_the_argument(call: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         call()
+
+
+def test_a_step_that_leaves_the_numbers_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="ppo_tabular: seed 3 left the range of numbers"):
+        ppo_tabular(layered(0), TabularPPO(actor_step=1e308), 5, [3])

@@ -137,6 +137,12 @@ def ppo_tabular(
         float(options.clip), float(options.lam), -1.0 if options.kl_stop is None else float(options.kl_stop),
         reads, gap, goal, thetas, critics, old_thetas, old_critics, traces, used, done,
     )  # fmt: skip
+    whole = np.isfinite(thetas).all((1, 2, 3)) & np.isfinite(critics).all((1, 2))
+    if not whole.all():
+        raise ConfigError(
+            f"{where}: seed {numbered[~whole][0]} left the range of numbers; actor_step or critic_step is too large "
+            "(for this delay)"
+        )
     samples = np.maximum(used[:, :, 0], 1) * int(options.episodes) * world.layers
     return Runs(
         thetas, critics[:, :-1], old_thetas, old_critics[:, :-1], gap * np.arange(traces.shape[2]), traces[:, 0],
