@@ -59,7 +59,7 @@ def tabular(settings: Settings) -> Outcome:
     done: dict[str, Learned] = {}
     checks, index = [], {}
     for name, clocks, published, price, count in TABULAR:
-        seeds = settings.range(count, 8)
+        seeds = settings.range(count, 6)
         run = done[name] = learn(MARKET, clocks, seeds)
         index[name] = np.asarray(MARKET.collusion(run.profit.mean(1)))
         found = {"Delta": float(index[name].mean()), "spread": float(index[name].std(ddof=1)),
@@ -71,7 +71,7 @@ def tabular(settings: Settings) -> Outcome:
     alone = difference(index["delta=0"][:shared], index["synchronous"][:shared])
     late = difference(index["delta=2"], index["delta=0"])
     lowest = min(float(x.mean()) for x in index.values())
-    few = settings.quick  # 8 seeds tell nothing to .08
+    few = settings.quick  # 6 seeds tell nothing to .08
     gains = {name: _gain(clocks, done[name]) for name, clocks, *_ in TABULAR}
     checks += [
         Check("asynchrony alone: Delta(0) - Delta(sync), 95 %", alone, "reported (quick)" if few else "|.| < .08",
@@ -143,7 +143,7 @@ def deep(settings: Settings) -> Outcome:
 
 def divergence(settings: Settings) -> Outcome:
     """Failure mode 2: critics with fast targets and large steps, by lambda."""
-    moves, seeds = (1500, settings.range(6, 2)) if settings.quick else (20_000, settings.range(6))
+    moves, seeds = (1000, settings.range(6, 2)) if settings.quick else (20_000, settings.range(6))
     wild = DDPG(box=HIGH_BOX, actor_lr=1e-3, critic_lr=3e-3, moves=moves)
     base = Clocks(delay=1.0, rho=0.01)
     rows: list[tuple[str, float, list[DDPG], range, Any]] = [
