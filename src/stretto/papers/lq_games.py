@@ -185,8 +185,7 @@ def _span(found: tuple[float, float]) -> str:
 
 def _profit(name: str, found: tuple[float, float], published: Any) -> Check:
     mean, half = found
-    word = "lower" if mean + half < 0 else "not reproduced: " + ("higher" if mean - half > 0 else "no difference shown")
-    return Check(name, f"{_span(found)} ({word})", "reported; claimed: lower", published)
+    return Check(name, _span(found), "the effect: below 0", published, absent=mean + half >= 0)
 
 
 def _table(model: Cournot, runs: dict[bool, Learned]) -> list[Check]:
