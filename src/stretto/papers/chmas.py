@@ -13,6 +13,7 @@ from stretto.games.foraging.mini import mini
 from stretto.games.foraging.mini_loop import Climb, checkpoints, climb
 from stretto.games.foraging.training import Runs, Training
 from stretto.games.foraging.world import RICH, Foraging
+from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
 from stretto.tabular.slopes import Slope, loglog_slope
@@ -119,9 +120,9 @@ def reported(runs: dict[str, Runs]) -> list[Check]:
 
 
 def spread(x: NDArray[np.float64]) -> dict[str, float]:
-    """The mean over seeds and its 95 % interval (normal)."""
-    mean, half = float(x.mean()), 1.96 * float(x.std(ddof=1)) / len(x) ** 0.5 if len(x) > 1 else 0.0
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+    """The mean over seeds and its 95 % interval."""
+    mean, low, high = t_interval(x.tolist())
+    return {"mean": mean, "low": low, "high": high}
 
 
 def rate(settings: Settings) -> Outcome:

@@ -27,6 +27,7 @@ from stretto.games.lq.cournot_learning import cournot_least_squares
 from stretto.games.lq.market import Learned, Learners
 from stretto.games.lq.outside import quantecon_nash
 from stretto.games.lq.riccati import deviation_gain, nash, nash_residual
+from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
 from stretto.tabular.slopes import Slope, loglog_slope
@@ -176,7 +177,8 @@ def _at_nash(model: Cournot, steps: int, seeds: range) -> Learned:
 
 def _interval(x: Any) -> tuple[float, float]:
     """Mean over seeds and half its 95 % interval."""
-    return float(x.mean()), float(1.96 * x.std(ddof=1) / np.sqrt(len(x))) if len(x) > 1 else float("inf")
+    mean, _, high = t_interval(x.tolist())
+    return mean, high - mean
 
 
 def _span(found: tuple[float, float]) -> str:

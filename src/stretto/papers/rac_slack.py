@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.arguments import Floats
 from stretto.tabular.delay import Delays
@@ -150,8 +151,8 @@ def _learnt(world: SlowWorld, settings: Settings) -> dict[str, list[float]]:
     out = {}
     for time in (100, 400):
         for name, arm in ARMS.items():
-            j = np.array([arm.train(world, time, s)[0] for s in settings.range(8, 2)])
-            out[f"{name}, {time}"] = [float(j.mean()), 1.96 * float(j.std()) / math.sqrt(max(len(j) - 1, 1))]
+            mean, _, high = t_interval([float(arm.train(world, time, s)[0]) for s in settings.range(8, 2)])
+            out[f"{name}, {time}"] = [mean, high - mean]
     return out
 
 
