@@ -113,6 +113,11 @@ def test_bad_input_is_one_error_that_names_the_argument() -> None:
         (lambda: OnlineQ(env, 0.9, Rule(), batch=0), "OnlineQ: batch"),
         (lambda: OnlineQ(env, 0.9, Rule(), explore=1.5), "OnlineQ: explore"),
         (lambda: learner.observe(16, 0, 0.0, 0, False), "TrimmedQ: observation"),
+        (lambda: CorruptedSteps(env, 0.1), "CorruptedSteps: corruption"),  # type: ignore[arg-type]
+        (lambda: OnlineQ(env, 0.9, "mean"), "OnlineQ: rule"),  # type: ignore[arg-type]
+        (lambda: learner.observe(1.5, 0, 0.0, 0, False), "TrimmedQ: observation"),  # type: ignore[arg-type]
+        (lambda: learner.observe(0, math.nan, 0.0, 0, False), "TrimmedQ.observe: action"),  # type: ignore[arg-type]
+        (lambda: learner.act(99), "TrimmedQ: observation"),
         (lambda: learner.observe(0, 4, 0.0, 0, False), "TrimmedQ.observe: action"),
         (lambda: learner.observe(0, 0, math.nan, 0, False), "TrimmedQ.observe: reward"),
         (lambda: learner.learn(env, 0), "TrimmedQ.learn: steps"),

@@ -116,6 +116,12 @@ def test_steps_are_hit_as_contaminate_says() -> None:
     assert 50 < hit.sum() < 150
 
 
+def test_whole_numbers_may_be_floats() -> None:
+    world, options = corrupt(0), {"epochs": 1, "batch": 100}
+    one, other = (q_learning(world, [0], Rule("median_of_means", block=b), **options) for b in (8, 8.0))  # type: ignore[arg-type]
+    assert np.array_equal(one, other)
+
+
 def test_it_learns_and_trimming_saves_it() -> None:
     world = corrupt(0)
     target = best_q(world)
@@ -139,6 +145,9 @@ def test_bad_input_is_one_error_that_names_the_argument() -> None:
         ({"behaviour": np.full((6, 2), 0.6)}, "behaviour"),
         ({"seeds": [1, 1]}, "seeds"),
         ({"seeds": []}, "seeds"),
+        ({"rule": "trimmed"}, "rule"),
+        ({"corruption": 0.05}, "corruption"),
+        ({"batch": 10**15}, "batch"),
     ):
         with pytest.raises(ConfigError, match=f"q_learning: .*{words}"):
             q_learning(world, **{"seeds": [0], "epochs": 1, "batch": 10, **options})

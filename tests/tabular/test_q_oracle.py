@@ -97,6 +97,11 @@ def test_bad_input_is_one_error_that_names_the_argument() -> None:
     for call, words in (
         (lambda: robust_limit(world, Corruption(0.1), -1.0), "robust_limit: noise"),
         (lambda: robust_limit(world, Corruption(0.1), 0.5, trim=0.5), "robust_limit: trim"),
+        (lambda: robust_limit(world, Corruption(0.1), 0.5, trim=[0.1, 0.2, 0.3]), "robust_limit: trim"),
+        (lambda: robust_limit(world, Corruption(0.1), 0.5, tolerance=-1.0), "robust_limit: tolerance"),
+        (lambda: robust_limit(world, Corruption(0.1), 0.5, tolerance=1e-300), "robust_limit: no fixed point"),
+        (lambda: population_trimmed_mean([1.0], [0.0], [1.0], 0.5), "population_trimmed_mean: trim"),
+        (lambda: population_trimmed_mean([0.5], [0.0], [1.0], 0.1), "population_trimmed_mean: weights"),
         (lambda: two_point_gap(0.5, 0.9), "two_point_gap: share"),
         (lambda: two_point_gap(0.1, 1.0), "two_point_gap: gamma"),
         (lambda: mean_limit(MDP(np.eye(2)[:, None], np.zeros((2, 1)), 0.5), Corruption(0.1, 1, "both")), "reducible"),

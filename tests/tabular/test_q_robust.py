@@ -96,6 +96,12 @@ def test_bad_input_is_one_error_that_names_the_argument() -> None:
         (lambda: local_share(0.1, [[0.5, 0.4]]), "local_share: sum of visits"),
         (lambda: contaminate([1.0], 0.5, 0.0, 0), "contaminate: share"),
         (lambda: contaminate([1.0], 0.1, 0.0, -1), "contaminate: seed"),
+        (lambda: contaminate([1.0], 0.1, 0.0, 2**64), "contaminate: seed"),
+        (lambda: local_share(0.1, [[]]), "local_share: sum of visits"),
+        (lambda: Corruption(0.1, 1e12), "Corruption: magnitude"),
+        (lambda: Rule(trim=0.5), "Rule: trim"),
+        (lambda: Rule(trim=[]), "Rule: trim"),
+        (lambda: Rule(step=0.0), "Rule: step"),
         (lambda: Corruption(0.5), "Corruption: share"),
         (lambda: Corruption(0.1, math.inf), "Corruption: magnitude"),
         (lambda: Corruption(0.1, states="all"), "Corruption: states"),  # type: ignore[arg-type]

@@ -37,6 +37,7 @@ PHI = 0.99086
 def test_masses() -> None:
     assert arrival_mass(0.3, PHI) == pytest.approx(0.979119, abs=5e-7)
     assert 1 / (1 - arrival_mass(0.3, PHI)) == pytest.approx(47.89, abs=5e-3)
+    assert arrival_mass(1e-17) == 1
     assert waiting_mass(0.3, 0) == pytest.approx(0.3, abs=1e-15)
     assert waiting_mass(0.3, 4) == pytest.approx(0.83193, abs=1e-12)
     for last in (0, 1, 7):
@@ -262,7 +263,15 @@ def test_bad_input_is_one_error_that_names_the_argument() -> None:
         (lambda: total_mass([0.9], [1.2]), "total_mass: largest of weight"),
         (lambda: advantage_bias(world, policy * 2, 0.5), "policy"),
         (lambda: advantage_bias(world, policy, [math.nan, 0]), "advantage_bias: mass"),
+        (lambda: advantage_bias(world, policy, [0.1, 0.2, 0.3]), "advantage_bias: mass"),
+        (lambda: advantage_bias(world, policy, 1.5), "advantage_bias: largest of mass"),
+        (lambda: advantage_bias(world, policy, 0.5, np.zeros((3, 5, 3))), "advantage_bias: placeholders"),
+        (lambda: world.with_mass(-1), "SlowWorld.with_mass: smallest of mass"),
         (lambda: soft_policy_bias(world, 0.5, 0.0), "temp"),
+        (lambda: clipped_mean(policy * 2, policy, 1.0), "clipped_mean: behaviour"),
+        (lambda: RetroactiveVTrace(1.5), "RetroactiveVTrace: gamma"),
+        (lambda: SlowPPO("rac", decay=2.0), "SlowPPO: decay"),
+        (lambda: SlowPPO("rac").train(world, 5.0, -1), "SlowPPO.train: seed"),
         (lambda: clipped_mean(policy, policy, 0.0), "clipped_mean: rho_bar"),
         (lambda: clipped_mean(policy, policy[:2], 1.0), "clipped_mean: policy"),
         (lambda: LateRewards((0.9, 0.2)), "LateRewards: sum of spread"),

@@ -120,7 +120,9 @@ def test_the_learner_names_what_it_refuses() -> None:
         (lambda: TD(3, 1.0, constant(0.1)), "TD: gamma = 1"),
         (lambda: TD(3, [0.5, 0.5], constant(0.1)), "TD: gamma"),
         (lambda: TD(3, 0.9, constant(0.1), values=[1.0]), "TD: values"),
+        (lambda: TD(3, 0.9, 0.1), "TD: steps"),  # type: ignore[arg-type]
         (lambda: TD(3, 0.9, constant(0.1)).update(3, 0.0, 0), "TD.update: state = 3"),
+        (lambda: TD(3, 0.9, constant(0.1)).update(0.5, 0.0, 0), "TD.update: state = 0.5"),  # type: ignore[arg-type]
         (lambda: TD(3, 0.9, constant(0.1)).update(0, 0.0, -1), "TD.update: after = -1"),
         (lambda: TD(3, 0.9, constant(0.1)).update(0, float("nan"), 1), "TD.update: reward"),
     ):

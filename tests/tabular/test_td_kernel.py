@@ -90,6 +90,11 @@ def test_first_passage_finds_what_a_run_shows() -> None:
         (lambda: td(CHAIN, constant(0.1), [0], [0, 5]), "td: checkpoints"),
         (lambda: td(CHAIN, constant(0.1), [0], [5, 5]), "td: checkpoints"),
         (lambda: td(CHAIN, constant(0.1), [0], [1.5]), "td: checkpoints"),
+        (lambda: td(CHAIN, constant(0.1), [0], [[1], [2, 3]]), "td: checkpoints"),
+        (lambda: td(CHAIN, constant(0.1), [0], [2**63]), "td: checkpoints"),
+        (lambda: td(CHAIN, constant(0.1), [0], np.array([5, 3], np.uint64)), "td: checkpoints"),
+        (lambda: td(CHAIN, 0.1, [0], [5]), "td: steps"),  # type: ignore[arg-type]
+        (lambda: td(CHAIN, constant(0.1), [0], [5]).errors(np.zeros(2)), "Run.errors: truth"),
         (lambda: td(CHAIN, constant(0.1), [], [5]), "td: seeds"),
         (lambda: td(CHAIN, constant(0.1), [3, 3], [5]), "td: seeds"),
         (lambda: td(CHAIN, constant(0.1), [0], [5], values=[0, 0]), "td: values"),
@@ -98,7 +103,9 @@ def test_first_passage_finds_what_a_run_shows() -> None:
         (lambda: first_passage(CHAIN, constant(0.1), [0], 0, 10, 100), "first_passage: eps"),
         (lambda: first_passage(CHAIN, constant(0.1), [0], 0.5, 10, 5), "first_passage: limit"),
         (lambda: first_passage(CHAIN, constant(0.1), [0], 0.5, 0, 5), "first_passage: every"),
+        (lambda: first_passage(CHAIN, constant(0.1), [0], 0.5, 10, 10**30), "first_passage: limit"),
         (lambda: td_path(CHAIN, constant(0.1), 0, 0), "td_path: transitions"),
+        (lambda: td_path(CHAIN, constant(0.1), -1, 5), "td_path: seed"),
     ],
 )
 def test_bad_arguments_are_named(call, said: str) -> None:  # type: ignore[no-untyped-def]

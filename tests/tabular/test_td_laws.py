@@ -147,6 +147,11 @@ def test_laws_name_what_they_refuse() -> None:
     for law in (drift, constant_covariance, efficiency_bound):
         with pytest.raises(ConfigError, match="reducible"):
             law(reducible)
+    for state in (5, -1, 0.5):
+        with pytest.raises(ConfigError, match="best_h: state"):
+            best_h(process, state)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="moments: smallest of steps"):
+        moments(process, [0.1, -0.1], 2)
     with pytest.raises(ConfigError, match="moments: steps"):
         moments(process, [0.1, 0.1], 3)
     with pytest.raises(ConfigError, match="moments: transitions"):

@@ -113,7 +113,10 @@ def test_steps() -> None:
         (lambda: three_state(8, 0.5, 0.1), "three_state: exit_steps"),
         (lambda: three_state(2, 1.5, 0.1), "three_state: a state would be left"),
         (lambda: three_state(8, 32, 0.1, exits=(-0.1, 0.1)), r"three_state: exits\[0\]"),
+        (lambda: three_state(8, 32, 0.1, exits=(0.1,)), "three_state: exits"),  # type: ignore[arg-type]
         (lambda: three_state(8, 32, 0.1, skew=0.7), "three_state: skew"),
+        (lambda: minimax_pair(8, 32, None, 100), "minimax_pair: mass"),  # type: ignore[arg-type]
+        (lambda: with_restarts(three_state(8, 32, 0.1), [[True], [True, False]]), "with_restarts: ends"),
         (lambda: constant(0), "Steps: top"),
         (lambda: constant(1.5), "Steps: top"),
         (lambda: decreasing(-1), "decreasing: h"),

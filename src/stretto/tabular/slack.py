@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, number
+from stretto.tabular.arguments import Floats, array, number, probabilities
 from stretto.tabular.delay import DelayLine
 from stretto.tabular.mdp import MDP, action_values, policy_value, soft_value_iteration
 
@@ -37,8 +37,18 @@ class SlowWorld:
     def with_mass(self, mass: Any) -> MDP:
         """The process in which channel c pays ``mass`` [C] (or one number) of itself: what a learner sees in the long
         run without placeholders."""
-        r = np.broadcast_to(array("SlowWorld.with_mass", "mass", mass), (len(self.channels),))
+        r = _masses("SlowWorld.with_mass", mass, len(self.channels))
         return replace(self.mdp, rewards=self.mdp.rewards + np.einsum("c,csa->sa", r, self.channels))
+
+
+def _masses(where: str, mass: Any, channels: int) -> Floats:
+    """``mass`` as R [C], each in [0, 1]."""
+    r = array(where, "mass", mass)
+    if r.shape not in ((), (1,), (channels,)):
+        raise ConfigError(f"{where}: mass has shape {list(r.shape)} but must be a number or [{channels}]")
+    number(where, "smallest of mass", r.min(initial=0), 0)
+    number(where, "largest of mass", r.max(initial=0), 0, 1 + 1e-12)
+    return np.broadcast_to(r, (channels,))
 
 
 def rac5(channels: int = 2) -> SlowWorld:
@@ -56,10 +66,11 @@ def arrival_mass(q: float, decay: float = 1.0, last: int | None = None) -> float
     """R of delays P(d) = q (1 - q)^d, weight ``decay``^d and nothing after d = ``last`` (None: no cut-off): q (1 -
     x^{last + 1}) / (1 - x), x = (1 - q) decay."""
     q = number("arrival_mass", "q", q, above=0, high=1)
-    x = (1 - q) * number("arrival_mass", "decay", decay, 0, 1)
+    decay = number("arrival_mass", "decay", decay, 0, 1)
+    x, rest = (1 - q) * decay, (1 - decay) + q * decay  # rest = 1 - x, exact for a small q as well
     if last is None:
-        return q / (1 - x)
-    return q * (1 - x ** (number("arrival_mass", "last", last, 0, whole=True) + 1)) / (1 - x)
+        return q / rest
+    return q * (1 - x ** (number("arrival_mass", "last", last, 0, whole=True) + 1)) / rest
 
 
 def waiting_mass(q: float, wait: int) -> float:
@@ -98,8 +109,13 @@ def advantage(mdp: MDP, policy: Any) -> Floats:
 def advantage_bias(world: SlowWorld, policy: Any, mass: Any, placeholders: Any = 0.0) -> Floats:
     """[S,A]: E[A_RAC] - A = -sum_c (1 - R_c) A_{r_c - m_c}, for ``mass`` R [C] or a number and ``placeholders`` m,
     a number or what ``channels`` broadcasts with ([C,1,1], [C,S,A])."""
-    r = np.broadcast_to(array("advantage_bias", "mass", mass), (len(world.channels),))
-    residual = world.channels - array("advantage_bias", "placeholders", placeholders)
+    r = _masses("advantage_bias", mass, len(world.channels))
+    late, held = world.channels, array("advantage_bias", "placeholders", placeholders)
+    fits = held.ndim <= 3 and all(n in (1, m) for n, m in zip(held.shape[::-1], late.shape[::-1], strict=False))
+    if not fits:
+        raise ConfigError(f"advantage_bias: placeholders have shape {list(held.shape)}, which doesn't go with "
+                          f"channels {list(late.shape)}")  # fmt: skip
+    residual = late - held
     missing = np.einsum("c,csa->sa", 1 - r, residual)
     return -advantage(replace(world.mdp, rewards=missing), policy)
 
@@ -114,10 +130,9 @@ def soft_policy_bias(world: SlowWorld, mass: Any, temp: float = 0.1) -> float:
 def clipped_mean(behaviour: Any, policy: Any, rho_bar: float) -> Floats:
     """[S]: E_mu[min(rho_bar, pi / mu)] of ``behaviour`` mu and ``policy`` pi [S,A]; 1 where the clipped ratio is
     unbiased, less where it isn't."""
-    mu, pi = array("clipped_mean", "behaviour", behaviour, (None, None)), array("clipped_mean", "policy", policy)
+    mu = probabilities("clipped_mean", "behaviour", behaviour, (None, None))
+    pi = probabilities("clipped_mean", "policy", policy, mu.shape)
     rho_bar = number("clipped_mean", "rho_bar", rho_bar, above=0)
-    if pi.shape != mu.shape:
-        raise ConfigError(f"clipped_mean: policy has shape {list(pi.shape)} but behaviour {list(mu.shape)}")
     return np.minimum(rho_bar * mu, pi).sum(1)
 
 

@@ -41,7 +41,9 @@ class RetroactiveVTrace:
         self, gamma: float, lam: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0,
         spread: Sequence[float] = (1.0,), decay: float = 1.0, last: int | None = None,
     ) -> None:  # fmt: skip
-        self.options = (rho_bar, c_bar, gamma, lam)
+        where = "RetroactiveVTrace"
+        self.options = (number(where, "rho_bar", rho_bar, above=0), number(where, "c_bar", c_bar, above=0),
+                        number(where, "gamma", gamma, 0, 1), number(where, "lam", lam, 0, 1))  # fmt: skip
         self.queue: LateRewards[_Late] = LateRewards(spread, decay, last)
 
     def step(
@@ -96,13 +98,17 @@ class SlowPPO:
         number("SlowPPO", "q", self.q, above=0, high=1)
         for name in ("actor_step", "critic_step", "clip", "rho_bar"):
             number("SlowPPO", name, getattr(self, name), above=0)
+        number("SlowPPO", "decay", self.decay, 0, 1)
+        if self.last is not None:
+            number("SlowPPO", "last", self.last, 0, whole=True)
         for name in ("rows", "epochs"):
-            number("SlowPPO", name, getattr(self, name), 1, whole=True)
+            object.__setattr__(self, name, int(number("SlowPPO", name, getattr(self, name), 1, whole=True)))
 
     def train(self, world: SlowWorld, time: float, seed: int) -> tuple[float, int]:
         """(J of the final policy from ``mdp.start``, exactly, with all rewards; optimizer steps taken) after ``time``
         of wall-clock."""
         number("SlowPPO.train", "time", time, above=0)
+        seed = int(number("SlowPPO.train", "seed", seed, 0, whole=True))
         mdp, g = world.mdp, np.random.default_rng(seed)
         delays = Delays("geometric", 1 / self.q - 1, seed)
         theta, values = np.zeros((mdp.states, mdp.actions)), np.zeros(mdp.states)

@@ -21,6 +21,10 @@ class CorruptedSteps(gymnasium.Wrapper):
     change."""
 
     def __init__(self, env: Any, corruption: Corruption, seed: int = 0) -> None:
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(f"CorruptedSteps: env must be a Gymnasium environment; got {type(env).__name__}")
+        if not isinstance(corruption, Corruption):
+            raise ConfigError(f"CorruptedSteps: corruption must be a Corruption; got {corruption!r}")
         super().__init__(env)
         if not isinstance(env.observation_space, gymnasium.spaces.Discrete):
             raise ConfigError(f"CorruptedSteps: env has observations {env.observation_space}; they must be Discrete")

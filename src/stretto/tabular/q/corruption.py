@@ -12,6 +12,7 @@ from stretto.errors import ConfigError
 from stretto.tabular import counter
 from stretto.tabular.arguments import Floats, array, number
 
+_LARGEST = 1e9  # beyond, an average's last digits are worth more than what is to be learnt
 MOVES, NOISE, HITS, FAKES, START = range(60, 65)
 """Streams of random numbers of a run: what corrupts is drawn apart, so that it can't change what happens."""
 
@@ -28,7 +29,7 @@ class Corruption:
 
     def __post_init__(self) -> None:
         number("Corruption", "share", self.share, 0, below=0.5)
-        number("Corruption", "magnitude", self.magnitude)
+        number("Corruption", "magnitude", self.magnitude, -_LARGEST, _LARGEST)
         if self.states not in ("none", "next", "both"):
             raise ConfigError(f"Corruption: states = {self.states!r} must be none, next or both")
 
@@ -44,6 +45,6 @@ def contaminate(x: Any, share: float, outlier: float, seed: int) -> tuple[Floats
     samples = array("contaminate", "x", x, (None,))
     share = number("contaminate", "share", share, 0, below=0.5)
     outlier = number("contaminate", "outlier", outlier)
-    seed = int(number("contaminate", "seed", seed, 0, whole=True))
-    hit = counter.uniforms(np.uint64(counter.key(seed, HITS)), samples.size) < share
+    number("contaminate", "seed", seed, 0, below=2.0**63, whole=True)
+    hit = counter.uniforms(np.uint64(counter.key(int(seed), HITS)), samples.size) < share
     return np.where(hit, outlier, samples), hit

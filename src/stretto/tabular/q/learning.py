@@ -41,14 +41,21 @@ class Rule:
     fewest: int = 4
 
     def __post_init__(self) -> None:
-        if self.method != "vanilla" and self.method not in KINDS:
+        if self.method not in ("vanilla", *KINDS):
             raise ConfigError(f"Rule: method = {self.method!r} must be one of vanilla, {', '.join(KINDS)}")
         if self.step is not None:
-            number("Rule", "step", self.step, 0, 1)
+            number("Rule", "step", self.step, high=1, above=0)
         if self.trim is not None and self.method != "trimmed":
             raise ConfigError(f"Rule: trim has no effect on {self.method}; leave it out")
-        number("Rule", "block", self.block, 1, whole=True)
-        number("Rule", "fewest", self.fewest, 1, whole=True)
+        if self.trim is not None:
+            given = array("Rule", "trim", self.trim)
+            if np.ndim(self.trim) not in (0, 2) or given.size == 0:
+                raise ConfigError(f"Rule: trim has shape {list(given.shape)} but must be a number or [S,A]")
+            for value in (given.min(), given.max()):
+                number("Rule", "trim", value, 0, below=0.5)
+        for name in ("block", "fewest"):
+            whole = int(number("Rule", name, getattr(self, name), 1, 2**53, whole=True))
+            object.__setattr__(self, name, whole)  # compiled loops count in whole numbers
 
     @property
     def size(self) -> float:
@@ -67,8 +74,6 @@ class Rule:
         given = array("Rule", "trim", trim_for(share) if self.trim is None else self.trim)
         if given.size > 1 and given.shape != (states, actions):
             raise ConfigError(f"Rule: trim has shape {list(given.shape)} but must be a number or [{states}, {actions}]")
-        for value in (given.min(), given.max()):
-            number("Rule", "trim", value, 0, below=0.5)
         return np.broadcast_to(given, (states, actions)).reshape(-1).copy()
 
 
@@ -115,12 +120,19 @@ def q_learning(
     Q = 0. ``rule``: default trimmed. ``corruption``: default none. ``noise``: standard deviation of normal noise on
     true rewards. ``behaviour`` [S,A]: probabilities of actions (None: uniform). Seeds run on all of Numba's threads;
     how many there are doesn't change a result. ``ConfigError`` names what doesn't fit."""
-    rule, corruption = rule or Rule(), corruption or Corruption()
+    rule, corruption = Rule() if rule is None else rule, Corruption() if corruption is None else corruption
+    for name, value, kind in (("mdp", mdp, MDP), ("rule", rule, Rule), ("corruption", corruption, Corruption)):
+        if not isinstance(value, kind):
+            raise ConfigError(f"q_learning: {name} must be of type {kind.__name__}; got {type(value).__name__}")
     epochs = int(number("q_learning", "epochs", epochs, 1, whole=True))
     batch = int(number("q_learning", "batch", batch, 1, whole=True))
     noise = number("q_learning", "noise", noise, 0)
     world = trajectories(mdp, behaviour, seeds)
-    out = np.empty((len(world.starts), epochs, mdp.states, mdp.actions))
+    try:
+        out = np.empty((len(world.starts), epochs, mdp.states, mdp.actions))
+        np.empty((2, batch))  # what a compiled loop will ask for
+    except (MemoryError, ValueError, OverflowError):
+        raise ConfigError(f"q_learning: epochs = {epochs} of batch = {batch} don't fit into memory") from None
     wrong = (noise, float(corruption.share), float(corruption.magnitude), corruption.level)
     seen = (*world, mdp.rewards, mdp.gamma, wrong if noise > 0 or corruption.share > 0 else None, batch, rule.size)
     if rule.method == "vanilla":
@@ -132,5 +144,9 @@ def q_learning(
 
 
 def sup_errors(history: Floats, target: Any) -> Floats:
-    """max_{s,a} |Q - target| [...] of ``history`` [..., S, A]."""
+    """max_{s,a} |Q - target| [...] of ``history`` [..., S, A]; ``target`` [S,A]."""
+    history = array("sup_errors", "history", history)
+    target = array("sup_errors", "target", target, (None, None))
+    if history.shape[-2:] != target.shape:
+        raise ConfigError(f"sup_errors: history has shape {list(history.shape)} but target {list(target.shape)}")
     return np.asarray(np.abs(history - target).max((-1, -2)))

@@ -34,6 +34,8 @@ class OnlineQ:
         for name in ("observation_space", "action_space"):
             if not isinstance(getattr(env, name, None), gymnasium.spaces.Discrete):
                 raise ConfigError(f"{where}: env.{name} is {getattr(env, name, None)}; it must be Discrete")
+        if not isinstance(rule, Rule):
+            raise ConfigError(f"{where}: rule must be a Rule; got {rule!r}")
         self.rule, self.gamma = rule, discount(where, gamma)
         self.explore = number(where, "explore", explore, 0, 1)
         self._first = (int(env.observation_space.start), int(env.action_space.start))
@@ -46,14 +48,15 @@ class OnlineQ:
 
     def act(self, observation: int) -> int:
         """An action for ``observation``: uniform with chance ``explore``, else the best by ``q``."""
+        s = self._state(observation)
         if self._random.random() < self.explore:
             return self._first[1] + int(self._random.integers(self.q.shape[1]))
-        return self._first[1] + int(self.q[self._state(observation)].argmax())
+        return self._first[1] + int(self.q[s].argmax())
 
     def observe(self, observation: int, action: int, reward: float, following: int, terminated: bool) -> None:
         """Take in one step. After a terminal one nothing follows. ``ConfigError`` for a reward that isn't finite or a
         state or action that doesn't exist."""
-        s, a, after = self._state(observation), int(action) - self._first[1], self._state(following)
+        s, a, after = self._state(observation), _whole(action, self._first[1]), self._state(following)
         if not 0 <= a < self.q.shape[1]:
             raise ConfigError(f"{type(self).__name__}.observe: action = {action} is not in the action space")
         reward = number(f"{type(self).__name__}.observe", "reward", reward)
@@ -81,10 +84,19 @@ class OnlineQ:
         return self.q
 
     def _state(self, observation: int) -> int:
-        s = int(observation) - self._first[0]
+        s = _whole(observation, self._first[0])
         if not 0 <= s < len(self.q):
             raise ConfigError(f"{type(self).__name__}: observation = {observation} is not in the observation space")
         return s
+
+
+def _whole(value: Any, first: int) -> int:
+    """``value`` counted from ``first``; -1 if it isn't a whole number."""
+    try:
+        found = int(value)
+        return found - first if found == value else -1
+    except (TypeError, ValueError, OverflowError):
+        return -1
 
 
 class TrimmedQ(OnlineQ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,13 @@ import numpy as np
 from scipy.special import ndtr
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, number
+from stretto.tabular.arguments import Floats, array, number, probabilities
 from stretto.tabular.chains import stationary
 from stretto.tabular.mdp import MDP, action_values, chain, uniform_policy, value_iteration
 from stretto.tabular.q.corruption import Corruption
 from stretto.tabular.q.robust import local_share, trim_for
 
-_ROUNDS, _HALVINGS, _FAR, _NEAR = 100_000, 200, 40.0, 1e-13
+_SLACK, _HALVINGS, _FAR, _NEAR = 50, 200, 40.0, 1e-13
 
 
 def best_q(mdp: MDP) -> Floats:
@@ -48,14 +49,20 @@ def robust_limit(mdp: MDP, corruption: Corruption, noise: float, trim: Any = Non
     ``trim``: as of ``Rule``; None: ``trim_for`` the share. ``ConfigError`` if it isn't in [0, 1/2)."""
     noise = number("robust_limit", "noise", noise, 0)
     cut = array("robust_limit", "trim", trim_for(corruption.share) if trim is None else trim)
+    if cut.size == 0 or (cut.size > 1 and cut.shape != (mdp.states, mdp.actions)):
+        raise ConfigError(f"robust_limit: trim has shape {list(cut.shape)} but must be a number or "
+                          f"[{mdp.states}, {mdp.actions}]")  # fmt: skip
     for value in (cut.min(), cut.max()):
         number("robust_limit", "trim", value, 0, below=0.5)
+    tolerance = number("robust_limit", "tolerance", tolerance, high=1, above=0)
+    # it contracts by gamma: after so many rounds only rounding is left
+    rounds = _SLACK + (int(math.log(1e-17 * (1 - mdp.gamma)) / math.log(mdp.gamma)) if mdp.gamma > 0 else 0)
     cut = np.broadcast_to(cut, (mdp.states, mdp.actions))
     e = shares(mdp, corruption)[:, :, None]
     weights = np.concatenate([(1 - e) * mdp.moves, e * mdp.moves], -1)
     spread = np.repeat([noise, 0.0], mdp.states)
     q = np.zeros((mdp.states, mdp.actions))
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         values = mdp.gamma * q.max(1)
         true = mdp.rewards[:, :, None] + values
         wrong = np.broadcast_to(
@@ -72,8 +79,17 @@ def robust_limit(mdp: MDP, corruption: Corruption, noise: float, trim: Any = Non
 def population_trimmed_mean(weights: Any, means: Any, spread: Any, trim: Any) -> Floats:
     """[...]: mean of the part between quantiles ``trim`` and 1 - ``trim`` [...] of mixtures of K normals, ``weights``
     [..., K], ``means`` [..., K], standard deviations ``spread`` [K] (0: a point mass). Quantiles by bisection."""
-    w, m = array("population_trimmed_mean", "weights", weights), array("population_trimmed_mean", "means", means)
-    sd, t = array("population_trimmed_mean", "spread", spread, (w.shape[-1],)), np.asarray(trim, np.float64)
+    where = "population_trimmed_mean"
+    w, m = probabilities(where, "weights", weights), array(where, "means", means)
+    if m.shape != w.shape:
+        raise ConfigError(f"{where}: means have shape {list(m.shape)} but weights {list(w.shape)}")
+    sd, t = array(where, "spread", spread, (w.shape[-1],)), array(where, "trim", trim)
+    t = t.reshape(np.shape(trim))
+    number(where, "smallest of spread", sd.min(), 0)
+    if t.shape not in ((), w.shape[:-1]):
+        raise ConfigError(f"{where}: trim has shape {list(t.shape)} but must be a number or {list(w.shape[:-1])}")
+    for value in (t.min(), t.max()):
+        number(where, "trim", value, 0, below=0.5)
     whole = np.asarray((w * m).sum(-1))
     if (t == 0).all():
         return whole

@@ -28,7 +28,7 @@ def median_of_means(x: Any, block: int) -> Any:
     """Median over the means of blocks of ``block`` consecutive samples of ``x`` [..., n] along its last axis. Samples
     after the last full block are left out; fewer than ``block`` are one block [inferred]. A float if ``x`` is [n]."""
     samples = _samples("median_of_means", x)
-    block = int(number("median_of_means", "block", block, 1, whole=True))
+    block = min(int(number("median_of_means", "block", block, 1, whole=True)), samples.shape[-1])
     return _along(samples, MEDIAN_OF_MEANS, 0.0, block)
 
 
@@ -52,7 +52,7 @@ def local_share(share: float, visits: Any) -> Floats:
     [S,A] the share of time at each pair."""
     share = number("local_share", "share", share, 0, below=0.5)
     mu = array("local_share", "visits", visits, (None, None))
-    number("local_share", "smallest of visits", mu.min(), 0)
+    number("local_share", "smallest of visits", mu.min(initial=0), 0)
     number("local_share", "sum of visits", mu.sum(), 1 - 1e-9, 1 + 1e-9)
     wrong = share / mu.size
     total = (1 - share) * mu + wrong

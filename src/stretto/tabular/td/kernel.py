@@ -39,7 +39,8 @@ class Run:
 
     def errors(self, truth: Floats) -> Floats:
         """[seeds,C]: max_s |V(s) - ``truth``(s)|."""
-        return np.asarray(np.abs(self.values - truth).max(-1))
+        true = array("Run.errors", "truth", truth, self.values.shape[-1:])
+        return np.asarray(np.abs(self.values - true).max(-1))
 
 
 def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, values: Any = 0.0, truth: Any = None) -> Run:
@@ -63,7 +64,7 @@ def first_passage(
     where = "first_passage"
     eps = number(where, "eps", eps, above=0)
     every = int(number(where, "every", every, 1, whole=True))
-    limit = int(number(where, "limit", limit, every, whole=True))
+    limit = int(number(where, "limit", limit, every, 2.0**62, whole=True))
     runs = distinct_seeds(where, seeds)
     first = _first_values(where, values, process.states)
     return np.asarray(_pass(_tables(process), first, process.values(), _code(steps), runs, eps, every, limit))
@@ -158,17 +159,22 @@ def _tables(process: RewardProcess) -> tuple[Any, ...]:
 
 
 def _code(steps: Steps) -> tuple[float, float, float]:
+    if not isinstance(steps, Steps):
+        raise ConfigError(f"td: steps = {steps!r} must be Steps, as constant(0.1) or decreasing(80)")
     return float(steps.top), float(steps.h), float(steps.t0)
 
 
 def _marks(where: str, checkpoints: Any) -> NDArray[np.int64]:
-    marks = np.atleast_1d(np.asarray(checkpoints))
+    try:
+        marks = np.atleast_1d(np.asarray(checkpoints))
+    except ValueError:
+        marks = np.empty(0)
     whole = np.issubdtype(marks.dtype, np.integer) and marks.ndim == 1 and marks.size > 0
-    if not (whole and marks[0] >= 1 and (np.diff(marks) > 0).all()):
+    if not (whole and marks[0] >= 1 and (marks[1:] > marks[:-1]).all() and marks[-1] < 2**63):
         raise ConfigError(f"{where}: checkpoints = {checkpoints!r} must be whole numbers >= 1 that increase")
     return np.ascontiguousarray(marks, np.int64)
 
 
 def _first_values(where: str, values: Any, states: int) -> Floats:
     first = array(where, "values", values)
-    return array(where, "values", np.full(states, first[0]) if np.ndim(values) == 0 else first, (states,))
+    return np.full(states, first.item()) if np.ndim(values) == 0 else array(where, "values", first, (states,))

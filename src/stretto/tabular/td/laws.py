@@ -51,11 +51,12 @@ def best_h(process: RewardProcess, state: int | None = None) -> tuple[float, flo
     By bounded search over log h."""
     from scipy.optimize import minimize_scalar
 
+    place = None if state is None else int(number("best_h", "state", state, 0, process.states - 1, whole=True))
     least = 0.5 / float(np.linalg.eigvals(drift(process)).real.min())
 
     def worst(log_h: float) -> float:
         spread = np.diag(late_covariance(process, float(np.exp(log_h))))
-        return float(spread.max() if state is None else spread[state])
+        return float(spread.max() if place is None else spread[place])
 
     bounds = (np.log(least * (1 + 1e-6)), np.log(least * 100))
     found = minimize_scalar(worst, bounds=bounds, method="bounded", options={"xatol": 1e-9})

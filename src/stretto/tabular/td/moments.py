@@ -34,6 +34,7 @@ def moments(process: RewardProcess, steps: Steps | Any, transitions: int, values
     transitions = int(number(where, "transitions", transitions, 0, whole=True))
     etas = steps.at(np.arange(1, transitions + 1)) if isinstance(steps, Steps) else steps
     etas = array(where, "steps", etas, (transitions,))
+    number(where, "smallest of steps", etas.min(initial=0), 0)
     size = process.states
     first = array(where, "values", np.full(size, values) if np.ndim(values) == 0 else values, (size,))
     error = first - process.values()

@@ -25,16 +25,17 @@ class TD:
         first = np.full(states, values) if np.ndim(values) == 0 else values
         self.values: Floats = array("TD", "values", first, (states,)).copy()
         self.transitions = 0
+        if not isinstance(steps, Steps):
+            raise ConfigError(f"TD: steps = {steps!r} must be Steps, as constant(0.1) or decreasing(80)")
         self._steps = steps
 
     def update(self, state: int, reward: float, after: int, done: bool = False) -> float:
         """Learn from one transition; returns the TD error. ``done``: ``after`` ended the episode and is worth nothing
         (Gymnasium's ``terminated``; a truncated episode goes on in value, so pass False for it)."""
-        for name, value in (("state", state), ("after", after)):
-            if not 0 <= value < len(self.values):
-                raise ConfigError(f"TD.update: {name} = {value} must be from 0 to {len(self.values) - 1}")
-        if not np.isfinite(reward):
-            raise ConfigError(f"TD.update: reward = {reward} must be finite")
+        last = len(self.values) - 1
+        state = int(number("TD.update", "state", state, 0, last, whole=True))
+        after = int(number("TD.update", "after", after, 0, last, whole=True))
+        reward = number("TD.update", "reward", reward)
         self.transitions += 1
         rest = 0.0 if done else self._gamma[state] * self.values[after]
         error = float(reward + rest - self.values[state])

@@ -86,7 +86,10 @@ def with_restarts(process: RewardProcess, ends: Any) -> RewardProcess:
     """Episodes as one endless trajectory: each state marked in ``ends`` [S] (bool) has reward 0 and discount 0, hence
     value 0, and the next episode's first state follows it. All other values stay those of the episodic task.
     ``ConfigError`` if ``ends`` has another shape or marks every state."""
-    marks = np.asarray(ends)
+    try:
+        marks = np.asarray(ends)
+    except ValueError:
+        marks = np.empty(0)
     if marks.shape != (process.states,) or marks.dtype != bool or marks.all():
         raise ConfigError(f"with_restarts: ends must mark some of the {process.states} states by True and leave one")
     rewards = np.where(marks[:, None], 0.0, process.rewards)

@@ -20,7 +20,8 @@ def td_path(
 ) -> tuple[list[int], Floats]:
     """States s_1 .. s_{T+1} and values [T+1,S] before each transition and after the last, T = ``transitions``."""
     transitions = int(number("td_path", "transitions", transitions, 1, whole=True))
-    u = uniforms(np.uint64(key(seed, STREAM)), transitions + 1)
+    number("td_path", "seed", seed, 0, below=2.0**63, whole=True)
+    u = uniforms(np.uint64(key(int(seed), STREAM)), transitions + 1)
     tables = guide(process.moves)
     learner = TD(process.states, process.gamma, steps, values)
     states, path = [draw(*guide(process.start[None]), 0, u[0])], [learner.values.copy()]

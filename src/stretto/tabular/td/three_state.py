@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import number
+from stretto.tabular.arguments import array, number
 from stretto.tabular.td.process import RewardProcess
 
 
@@ -41,6 +41,7 @@ def three_state(
     skew = number(where, "skew", skew, -0.5, 0.5)
     switch, leave = min(0.5, (1 + delta) / horizon), 1 / exit_steps
     enter = 2 * mass * leave / (1 - 2 * mass)
+    exits = exits if exits is None else tuple(array(where, "exits", exits, (2,)))
     leave_a, leave_b = (leave, leave) if exits is None else (
         number(where, "exits[0]", exits[0], above=0), number(where, "exits[1]", exits[1], above=0))  # fmt: skip
     if switch + max(leave_a, leave_b) > 1 or enter > 1:
@@ -60,7 +61,9 @@ def minimax_pair(
     """The chains with delta = -sqrt(H/(m T)) and +sqrt(H/(m T)), T = ``transitions``: T transitions hardly tell them
     apart, while their values differ by order sqrt(H^3/(m T)). ``ConfigError`` where delta would reach 1."""
     transitions = int(number("minimax_pair", "transitions", transitions, 1, whole=True))
-    delta = math.sqrt(horizon / (mass * transitions)) if mass > 0 < horizon else 0.0
+    horizon = number("minimax_pair", "horizon", horizon, above=1)
+    mass = number("minimax_pair", "mass", mass, high=1 / 3, above=0)
+    delta = math.sqrt(horizon / (mass * transitions))
     if delta >= 1:
         raise ConfigError(f"minimax_pair: transitions = {transitions} give delta = {delta:.3g}; take more than "
                           f"H/m = {horizon / mass:.4g}")  # fmt: skip
