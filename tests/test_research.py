@@ -63,8 +63,10 @@ def test_papers_lists_27(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     rows = json.loads(out)
     assert code == 0
     assert len(rows) == 27
-    assert all(set(row) == {"name", "title", "arxiv", "status"} for row in rows)
+    assert all(set(row) == {"name", "title", "arxiv", "status", "parts"} for row in rows)
     assert sum(row["status"] == "reproducible" for row in rows) >= 12
+    code, out, _ = run(monkeypatch, capsys, "papers")  # in 80 columns names can still be copied
+    assert {row["name"] for row in rows} | {"td-rate", "pricing-divergence"} <= set(out.split())
 
 
 def test_reproduce_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,6 +104,29 @@ def test_reproduce_ends_with_one_json_object(
     code, out, _ = run(monkeypatch, capsys, "reproduce", "copc", "--figures", str(tmp_path))
     assert ("FAIL" in out) is not passed
     assert "a note" in out
+
+
+def test_a_figure_that_cannot_be_written_costs_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def never(settings: Settings) -> Outcome:
+        raise AssertionError("the experiment must not begin")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("stretto.papers.copc.reproduce", never)
+    for where in (("copc",), ("--all",)):
+        code, _, err = run(monkeypatch, capsys, "reproduce", *where, "--figures", str(tmp_path / "file"))
+        assert code == 1
+        assert "ConfigError: --figures = " in err
+
+    def full(figure: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    found = Outcome([Check("x", 1, "", 1, True)], [], full)
+    monkeypatch.setattr("stretto.papers.copc.reproduce", lambda settings: found)
+    code, out, _ = run(monkeypatch, capsys, "reproduce", "copc", "--figures", str(tmp_path))
+    assert code == 0
+    assert "no figure: [Errno 28] No space left on device" in out
 
 
 @pytest.mark.slow

@@ -215,6 +215,8 @@ def test_a_strategist_can_guide_it() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
+        (lambda: ForagingEnv(guide=lambda z, u: (0, 3)).reset(seed=0), r"ForagingEnv: guide\(.* = \(0, 3\) must"),
+        (lambda: ForagingEnv(guide=lambda z, u: 16).reset(seed=0), "must be a whole number >= 0 and <= 15"),
         (lambda: Foraging(side=7), "Foraging: side = 7 must be even"),
         (lambda: Foraging(rich=1.2), "Foraging: rich = 1.2"),
         (lambda: Foraging(poor=-0.1), "Foraging: poor = -0.1"),

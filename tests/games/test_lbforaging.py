@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -65,3 +66,13 @@ def test_learners_that_do_not_fit_are_refused() -> None:
         play(world(), [TacticalLearner(6)] * 2, 0, nearest_food)
     with pytest.raises(ConfigError, match="nearest_food: observation has shape"):
         nearest_food(np.zeros(9))
+    with pytest.raises(ConfigError, match=r"name both, as partial\(nearest_food, foods=3, players=3\)"):
+        nearest_food(np.zeros(18))
+
+
+def test_other_numbers_of_foods_and_players_play_too() -> None:
+    env = gymnasium.make("Foraging-10x10-3p-3f-v3", disable_env_checker=True)
+    learners = [TacticalLearner(6, seed=i) for i in range(3)]
+    assert play(env, learners, 3, partial(nearest_food, foods=3, players=3)).shape == (3,)
+    vector = np.array([2, 5, 1, 2, 4, 1, 7, 7, 1, 2, 6, 1])  # one food, three players: the last one stands beside it
+    assert nearest_food(vector, foods=1, players=3) == (0, 1, False, True)

@@ -220,6 +220,7 @@ def test_online_learning_lowers_the_gap() -> None:
         (lambda g: online.learn_online(g, 10, []), "learn_online: seeds"),
         (lambda g: online.learn_online(g, 10, [1, 1]), "learn_online: seeds"),
         (lambda g: online.learn_online(g, 10, [0], online.Schedule(floor=0.6)), "learn_online: floor"),
+        (lambda g: online.learn_online(g, 10, [0], "SET_2"), "learn_online: schedule must be a Schedule"),
         (lambda g: online.learn_online(g, 10, [0], noise=-1), "learn_online: noise"),
         (lambda g: online.learn_online(g, 10, [0], times=[3, 2]), "learn_online: times"),
         (lambda g: online.learn_online(g, 10, [0], times=[11]), "learn_online: times"),

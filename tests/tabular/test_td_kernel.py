@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from stretto.errors import ConfigError
+from stretto.tabular.mdp import MDP
 from stretto.tabular.td.kernel import first_passage, td
 from stretto.tabular.td.process import RewardProcess
 from stretto.tabular.td.reference import td_path
@@ -111,3 +112,11 @@ def test_first_passage_finds_what_a_run_shows() -> None:
 def test_bad_arguments_are_named(call, said: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError, match=said):
         call()
+
+
+def test_an_mdp_in_the_place_of_a_process_is_refused() -> None:
+    mdp = MDP(np.full((2, 1, 2), 0.5), np.zeros((2, 1)), 0.5)
+    with pytest.raises(ConfigError, match="td: process is a MDP; give it a RewardProcess"):
+        td(mdp, constant(0.1), [0], [1])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="first_passage: process is a MDP"):
+        first_passage(mdp, constant(0.1), [0], 0.1, 1, 1)  # type: ignore[arg-type]

@@ -76,11 +76,14 @@ def papers(as_json: Json = False) -> None:
         print(json.dumps([{key: getattr(paper, key) for key in keys} for paper in PAPERS]))
         return
     shown = Table(show_header=True, box=None, padding=(0, 2))
-    for column in ("name", "paper", "arXiv", "claim", "lives in", "status"):
-        shown.add_column(column, overflow="fold")
+    shown.add_column("name", no_wrap=True)
+    shown.add_column("paper, claim, where it lives")
+    shown.add_column("status", no_wrap=True)
     for paper in PAPERS:
         name = "\n".join([paper.name, *(f"  {part}" for part in paper.parts if len(paper.parts) > 1)])
-        shown.add_row(name, paper.title, paper.arxiv or "", paper.claim, paper.lives, paper.status)
+        arxiv = f" (arXiv {paper.arxiv})" if paper.arxiv else ""
+        about = f"[bold]{escape(paper.title)}[/]{arxiv}\n{escape(paper.claim)}\n[dim]{paper.lives}[/]\n"
+        shown.add_row(name, about, paper.status)
     out.print(shown)
 
 
@@ -101,7 +104,8 @@ def reproduce(
     from stretto.papers.run import reproduce as run_one
 
     if (name is None) != every:
-        raise ConfigError("which paper? Give one name (see `stretto papers`), or --all")
+        both = "" if name is None else ", not both"
+        raise ConfigError(f"which paper? Give one name (see `stretto papers`), or --all{both}")
     settings = Settings(seeds, first_seed, quick, lambda line: err.print(line, markup=False, highlight=False))
     if name is not None:
         verdict = run_one(find(name), settings, figures)

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -41,16 +42,34 @@ class Verdict:
 
 
 def reproduce(paper: Paper, settings: Settings, figures: Path) -> Verdict:
-    """Run the experiment of ``paper`` and write its figure into ``figures``. ``ConfigError`` if it has none."""
+    """Run the experiment of ``paper`` and write its figure into ``figures``. ``ConfigError`` if it has none, or if
+    nothing can be written there."""
     if paper.module is None:
         raise ConfigError(
             f"{paper.name} has no experiment yet; with one: {', '.join(p.name for p in PAPERS if p.module)}"
         )
+    check_directory(figures)
     start = time.perf_counter()
     module = importlib.import_module(f"stretto.papers.{paper.module}")
     outcome: Outcome = (module.PARTS[paper.only] if paper.only else module.reproduce)(settings)
-    figure = None if outcome.draw is None else str(draw(outcome.draw, figures / f"{paper.name}.png"))
-    return Verdict(paper, dataclasses.replace(outcome, draw=None), time.perf_counter() - start, figure)
+    figure, notes = None, outcome.notes
+    if outcome.draw is not None:
+        try:
+            figure = str(draw(outcome.draw, figures / f"{paper.name}.png"))
+        except OSError as error:  # a full disk, say: what was measured is kept
+            notes = [*notes, f"no figure: {error}"]
+    return Verdict(paper, dataclasses.replace(outcome, notes=notes, draw=None), time.perf_counter() - start, figure)
+
+
+def check_directory(figures: Path) -> None:
+    """Make the directory ``figures``; ``ConfigError`` where files can't be written into it. Asked before an experiment
+    that may take minutes."""
+    try:
+        figures.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=figures):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--figures = {figures} is no directory that can be written to ({error.strerror})") from None
 
 
 def reproduce_all(
@@ -62,6 +81,7 @@ def reproduce_all(
 ) -> list[Verdict]:
     """All experiments (or the ``chosen``), ``jobs`` processes at a time; ``done`` hears of each. In the order of the
     list."""
+    check_directory(figures)
     papers = [p for p in PAPERS if p.module] if chosen is None else list(chosen)
     quiet = dataclasses.replace(settings, say=_silent)  # a terminal's printer doesn't travel to another process
     found: dict[str, Verdict] = {}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from stretto.games.foraging.world import ACTIONS, ARMS, SEASONS, Field, Foraging
+from stretto.tabular.arguments import place
 
 Guide = Callable[[int, float], int]
 
@@ -82,7 +83,7 @@ class ForagingEnv(ParallelEnv):
 
     def _season(self) -> None:
         z = int(self._rng.integers(SEASONS))
-        arm = int(self.guide(z, self._rng.random()))
+        arm = place("ForagingEnv", "guide(season, number)", self.guide(z, self._rng.random()), ARMS)
         self.field.season(z, arm, self._rng.random(self.world.cells))
 
     def _observations(self) -> dict[str, int]:

@@ -46,17 +46,26 @@ def play(
     return returns
 
 
-def nearest_food(observation: Any, foods: int = 2) -> tuple[int, int, bool, bool] | None:
-    """A small view of `lbforaging`'s vector [row, column, level of each food, of oneself, of the other player], all of
+def nearest_food(observation: Any, foods: int = 2, players: int = 2) -> tuple[int, int, bool, bool] | None:
+    """A small view of `lbforaging`'s vector [row, column, level of each food, of oneself, of the other players], all of
     it in sight: (rows, columns) to the nearest food that one can lift alone (to the nearest one if there is none), cut
-    at 2; whether it is too heavy; whether the other player stands next to it. None if no food is left. ``ConfigError``
-    for a vector of another length."""
-    numbers = array("nearest_food", "observation", observation, (3 * (foods + 2),)).astype(int).tolist()
-    triples = [numbers[3 * i : 3 * i + 3] for i in range(foods + 2)]
-    (row, column, level), (other_row, other_column, _) = triples[foods:]
+    at 2; whether it is too heavy; whether another player stands next to it. None if no food is left. An environment
+    with other numbers of ``foods`` or ``players`` takes ``functools.partial(nearest_food, foods=3, players=3)``.
+    ``ConfigError`` for a vector of another length."""
+    number("nearest_food", "foods", foods, 1, whole=True)
+    number("nearest_food", "players", players, 1, whole=True)
+    shape, fits = np.shape(observation), 3 * (foods + players)
+    if shape != (fits,):
+        raise ConfigError(
+            f"nearest_food: observation has shape {list(shape)}, but {foods} foods and {players} players make {fits} "
+            "numbers; name both, as partial(nearest_food, foods=3, players=3)"
+        )
+    numbers = array("nearest_food", "observation", observation).astype(int).tolist()
+    triples = [numbers[3 * i : 3 * i + 3] for i in range(foods + players)]
+    (row, column, level), *others = triples[foods:]
     found = [(w > level, abs(r - row) + abs(c - column), r, c) for r, c, w in triples[:foods] if w > 0]
     if not found:
         return None
     heavy, _, r, c = min(found)
-    beside = abs(r - other_row) + abs(c - other_column) == 1
+    beside = any(abs(r - other[0]) + abs(c - other[1]) == 1 for other in others)
     return max(-2, min(2, r - row)), max(-2, min(2, c - column)), heavy, beside

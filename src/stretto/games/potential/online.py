@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
 from stretto.games.potential.npg import check_floor
 from stretto.games.potential.play import (
@@ -189,4 +190,6 @@ def _check(game: MarkovGame, steps: int, schedule: Schedule, noise: float, state
     number("learn_online", "steps", steps, 1, whole=True)
     number("learn_online", "noise", noise, 0)
     number("learn_online", "state", state, 0, game.states - 1, whole=True)
+    if not isinstance(schedule, Schedule):
+        raise ConfigError(f"learn_online: schedule must be a Schedule, as SET_2; got {type(schedule).__name__}")
     check_floor("learn_online", game, schedule.floor)

@@ -47,6 +47,7 @@ def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, value
     """TD from ``values`` (V_0: a number, or [S]) for the last checkpoint's number of transitions, for each of
     ``seeds``. ``checkpoints``: increasing numbers of transitions >= 1. ``truth`` [S]: what ``Run.worst`` measures
     errors from; None: V*, which takes a solve of S equations. ``ConfigError`` for others."""
+    _check_process("td", process)
     marks = _marks("td", checkpoints)
     runs = distinct_seeds("td", seeds)
     first = _first_values("td", values, process.states)
@@ -62,6 +63,7 @@ def first_passage(
     """Transitions [seeds] until the sup-norm error is <= ``eps``, checked each ``every`` transitions; -1 where it isn't
     by ``limit``. ``ConfigError`` for numbers out of range."""
     where = "first_passage"
+    _check_process(where, process)
     eps = number(where, "eps", eps, above=0)
     every = int(number(where, "every", every, 1, whole=True))
     limit = int(number(where, "limit", limit, every, 2.0**62, whole=True))
@@ -156,6 +158,14 @@ def _pass(tables, first, truth, step, seeds, eps, every, limit):  # type: ignore
 
 def _tables(process: RewardProcess) -> tuple[Any, ...]:
     return (*guide(process.moves), process.rewards, process.gamma, *guide(process.start[None]))
+
+
+def _check_process(where: str, process: RewardProcess) -> None:
+    if not isinstance(process, RewardProcess):
+        raise ConfigError(
+            f"{where}: process is a {type(process).__name__}; give it a RewardProcess, "
+            "such as RewardProcess(*stretto.tabular.mdp.chain(mdp, policy), mdp.gamma) of an MDP"
+        )
 
 
 def _code(steps: Steps) -> tuple[float, float, float]:
