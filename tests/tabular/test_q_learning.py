@@ -99,12 +99,27 @@ def test_an_epoch_without_enough_samples_of_a_pair_leaves_it_alone() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_corruption_leaves_the_stream_alone(method: str) -> None:
-    """Nobody is hit: the same run. Somebody is hit: what happened stays the same, seen at steps that weren't hit."""
+    """Nobody is hit: the same run."""
     world, rule = corrupt(0), Rule(method, trim=0.1 if method == "trimmed" else None)  # type: ignore[arg-type]
     options = {"epochs": 2, "batch": 300, "noise": 0.5}
     clean = q_learning(world, [2], rule, Corruption(), **options)
     assert np.array_equal(clean, q_learning(world, [2], rule, Corruption(0.0, 100, "both"), **options))
     assert np.array_equal(clean, q_learning(world, [2], rule, Corruption(1e-12, 100, "both"), **options))
+
+
+def test_a_hit_changes_what_is_seen_not_what_happens() -> None:
+    """States in a ring, rewards that name the state, one sample a mean: at steps without a hit the learner sees the
+    clean run's samples, so the chain has gone on untouched."""
+    ring = MDP(np.eye(5)[(np.arange(5)[:, None] + [1, 2]) % 5], np.arange(10.0).reshape(5, 2), 0.0)
+    options = {"epochs": 400, "batch": 1, "noise": 0.5}
+    clean = q_learning(ring, [3], Rule("vanilla", step=1.0), **options)[0]
+    hit = q_learning(ring, [3], Rule("vanilla", step=1.0), Corruption(0.2, 100.0), **options)[0]
+    _, who = contaminate(np.ones(400), 0.2, -100.0, 3)
+    written = np.argwhere(np.diff(clean, axis=0, prepend=0.0) != 0)
+    assert 50 < who.sum() < 110
+    assert len(written) == 400
+    for t, s, a in written:
+        assert hit[t, s, a] == pytest.approx(-100.0 if who[t] else clean[t, s, a], abs=1e-12)
 
 
 def test_steps_are_hit_as_contaminate_says() -> None:

@@ -54,7 +54,7 @@ def _masses(where: str, mass: Any, channels: int) -> Floats:
 def rac5(channels: int = 2) -> SlowWorld:
     """5 states, 3 actions, gamma .9: P = Dirichlet(1), r_fast uniform on [0, 1], from ``default_rng(0)``; each slow
     channel uniform on [-1, 1], in turn from ``default_rng(10)``. [inferred]"""
-    channels = int(number("rac5", "channels", channels, 0, whole=True))
+    channels = int(number("rac5", "channels", channels, 0, 1000, whole=True))
     g = np.random.default_rng(0)
     moves = g.dirichlet(np.ones(5), size=(5, 3))
     mdp = MDP(moves, g.uniform(0, 1, (5, 3)), 0.9)
@@ -160,10 +160,10 @@ class LateRewards(Generic[Item]):
     def push(self, t: int, item: Item, delay: int) -> None:
         """``item`` comes ``delay`` steps after ``t``."""
         delay = int(number("LateRewards.push", "delay", delay, 0, whole=True))
+        self._waiting.push(t, (item, self._decay**delay), delay)  # counted once the line has taken it
         self.pushed += 1
         if self._last is not None and delay > self._last:
             self.dropped += 1
-        self._waiting.push(t, (item, self._decay**delay), delay)
 
     def due(self, t: int) -> list[tuple[Item, float]]:
         """(item, weight) of every share that falls due up to step ``t``; call it at every step."""

@@ -95,6 +95,8 @@ class SlowPPO:
         if self.arm not in ("full", "drop", "wait", "rac"):
             raise ConfigError(f"SlowPPO: arm = {self.arm!r} must be full, drop, wait or rac")
         number("SlowPPO", "wait", self.wait, 0, whole=True)
+        if self.wait and self.arm != "wait":
+            raise ConfigError(f"SlowPPO: wait = {self.wait} has no effect on {self.arm}; leave it out")
         number("SlowPPO", "q", self.q, above=0, high=1)
         for name in ("actor_step", "critic_step", "clip", "rho_bar"):
             number("SlowPPO", name, getattr(self, name), above=0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stretto.tabular import counter
-from stretto.tabular.arguments import Floats
+from stretto.tabular.arguments import Floats, number
 from stretto.tabular.mdp import MDP
 from stretto.tabular.q.corruption import Corruption
 from stretto.tabular.q.learning import Rule, trajectories
@@ -27,6 +27,9 @@ def plain_q_learning(
     behaviour: Any = None,
 ) -> Floats:
     """Q [epochs, S, A] of one seed; arguments as those of ``q_learning``."""
+    number("plain_q_learning", "epochs", epochs, 1, whole=True)
+    number("plain_q_learning", "batch", batch, 1, whole=True)
+    number("plain_q_learning", "noise", noise, 0)
     world = trajectories(mdp, behaviour, [seed])
     move, hit, fake = (counter.uniforms(world.keys[0, k], epochs * batch) for k in (0, 2, 3))
     wiggle = noise * counter.normals(world.keys[0, 1], epochs * batch) if noise > 0 else np.zeros(epochs * batch)
@@ -62,7 +65,7 @@ def plain_estimate(sample: list[float], rule: Rule, trim: float) -> float:
         blocks = [_mean(sample[i : i + rule.block]) for i in range(0, n - rule.block + 1, rule.block)]
         blocks.sort()
         return 0.5 * (blocks[(len(blocks) - 1) // 2] + blocks[len(blocks) // 2])
-    drop = min(math.ceil(trim * n), (n - 1) // 2)
+    drop = min(math.ceil(trim * n * (1 - 1e-12)), (n - 1) // 2)
     return _mean(sorted(sample)[drop : n - drop] if drop else sample)
 
 

@@ -75,7 +75,7 @@ def estimate(y: Floats, kind: int, trim: float, block: int) -> float:
         means = y[:blocks]
         means.sort()
         return 0.5 * (means[(blocks - 1) // 2] + means[blocks // 2])
-    drop = min(math.ceil(trim * n), (n - 1) // 2)
+    drop = min(math.ceil(trim * n * (1 - 1e-12)), (n - 1) // 2)  # .07 x 100 is a little more than 7 in floats
     if drop == 0:
         return _mean(y, 0, n)
     y.sort()
