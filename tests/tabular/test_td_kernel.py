@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from typing import Any
+
 import numba
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from stretto.errors import ConfigError
 from stretto.tabular.mdp import MDP
 from stretto.tabular.td.kernel import first_passage, td
+from stretto.tabular.td.moments import moments
 from stretto.tabular.td.process import RewardProcess
 from stretto.tabular.td.reference import td_path
 from stretto.tabular.td.steps import constant, decreasing
@@ -120,3 +124,24 @@ def test_an_mdp_in_the_place_of_a_process_is_refused() -> None:
         td(mdp, constant(0.1), [0], [1])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="first_passage: process is a MDP"):
         first_passage(mdp, constant(0.1), [0], 0.1, 1, 1)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_in_the_middle_is_a_keyboard_interrupt() -> None:
+    """A compiled loop that returns two arrays would bring the process down instead."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    td(CHAIN, constant(0.1), range(8), [1])  # compiled
+    usual = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for call in (
+            lambda: td(CHAIN, constant(0.1), range(8), [5_000_000]),
+            lambda: moments(CHAIN, constant(0.1), 1_000_000),
+        ):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)

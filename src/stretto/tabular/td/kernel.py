@@ -53,7 +53,8 @@ def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, value
     first = _first_values("td", values, process.states)
     width = min(_GROUP, -(-len(runs) // get_num_threads()))  # no thread idles for a group's sake
     true = process.values() if truth is None else array("td", "truth", truth, (process.states,))
-    out, worst = _run(_tables(process), first, true, _code(steps), runs, marks, width)
+    out, worst = np.empty((len(runs), len(marks), len(first))), np.empty((len(runs), len(marks)))
+    _run(_tables(process), first, true, _code(steps), runs, marks, width, out, worst)
     return Run(marks, out, worst)
 
 
@@ -139,13 +140,11 @@ def _time(tables, first, truth, step, seeds, eps, every, limit):  # type: ignore
 
 
 @njit(cache=True, parallel=True)
-def _run(tables, first, truth, step, seeds, marks, width):  # type: ignore[no-untyped-def]
-    out = np.empty((len(seeds), len(marks), len(first)))
-    worst = np.empty((len(seeds), len(marks)))
+def _run(tables, first, truth, step, seeds, marks, width, out, worst):  # type: ignore[no-untyped-def]
+    """In place: a loop that returned two arrays would crash on Ctrl-C (Numba puts NULL into the tuple)."""
     for g in prange((len(seeds) + width - 1) // width):
         a, b = g * width, min((g + 1) * width, len(seeds))
         _group(out[a:b], worst[a:b], tables, first, truth, step, seeds[a:b], marks)
-    return out, worst
 
 
 @njit(cache=True, parallel=True)

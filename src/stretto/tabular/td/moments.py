@@ -41,12 +41,13 @@ def moments(process: RewardProcess, steps: Steps | Any, transitions: int, values
     law = process.start.copy()
     mean = law[:, None] * error
     second = law[:, None, None] * np.outer(error, error)
-    law, mean, second = _propagate(process.moves, process.surprises(), process.gamma, etas, law, mean, second)
+    _propagate(process.moves, process.surprises(), process.gamma, etas, law, mean, second)
     return Moments(law, mean.sum(0), second.sum(0))
 
 
 @njit(cache=True)
 def _propagate(moves, surprises, gamma, etas, law, mean, second):  # type: ignore[no-untyped-def]
+    """In place, as ``stretto.tabular.td.kernel._run`` and for the same reason."""
     size = len(law)
     for t in range(len(etas)):
         eta = etas[t]
@@ -68,5 +69,4 @@ def _propagate(moves, surprises, gamma, etas, law, mean, second):  # type: ignor
                 next_law[after] += p * law[s]
                 next_mean[after] += p * m
                 next_second[after] += p * c
-        law, mean, second = next_law, next_mean, next_second
-    return law, mean, second
+        law[:], mean[:], second[:] = next_law, next_mean, next_second
