@@ -215,6 +215,19 @@ def test_a_shock_lasts_one_event_and_recovery_is_what_the_policy_does(clocks: Cl
         (lambda: train(Market((2.0,) * 3, (1.0,) * 3), Clocks(), [0]), "train: market has 3"),
         (lambda: train(MARKET, Clocks(), [-1]), "train: seeds"),
         (lambda: train_until_stable(MARKET, Clocks(), [0], SMALL, 10), "train_until_stable: limit"),
+        (lambda: DDPG(hidden=10**30), "DDPG: hidden"),
+        (lambda: DDPG(twin=2), "DDPG: twin"),  # type: ignore[arg-type]
+        (lambda: DDPG(box=(-1e308, 1e308)), r"DDPG: box\[0\]"),
+        (lambda: train(Market((2.0, 2.0), (1e5, 1e5)), Clocks(), [0]), "collusion: cost"),
+        (lambda: train(MARKET, Clocks(), [0], QLearning()), "train: learner"),  # type: ignore[arg-type]
+        (lambda: train_reference(Market((2.0,) * 3, (1.0,) * 3), Clocks(), 0, SMALL), "train_reference: market has 3"),
+        (lambda: largest_flow(MARKET, (2.0, 1.0)), r"largest_flow: box\[1\]"),
+        (lambda: detect([1.0, 2.0, 3.0], 1.0), "detect: said"),
+        (lambda: diagram([1.0], [0.0], None), "diagram: cell"),  # type: ignore[arg-type]
+        (lambda: mutual_information([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], 10**9), "mutual_information: bins"),
+        (lambda: signalling(np.arange(30.0), np.arange(30.0), []), "signalling: lags"),
+        (lambda: signalling(np.arange(30.0), np.arange(30.0), [1.5]), "signalling: lags"),  # type: ignore[list-item]
+        (lambda: shock(Market((2.0,), (1.0,)), Clocks(), [lambda s: 1.5], [1.5]), "shock: market has 1"),
         (lambda: detect(np.ones((5, 3)), 0.0), "detect: limit"),
         (lambda: diagram([], [0.0], lambda c: Cell(c, np.zeros(1), np.zeros(1))), "diagram: rates"),
         (lambda: mutual_information([1.0, 2.0], [1.0, 2.0]), "mutual_information: own"),

@@ -137,6 +137,18 @@ def test_time_rescaling_changes_nothing_but_the_unit_of_time(c: float, synchrono
     assert second[:, 1:] == pytest.approx(first[:, 1:], abs=1e-10)
 
 
+@pytest.mark.parametrize("rate", [1.0, 3.0, 3.7, 10.0])
+@pytest.mark.parametrize(("ticks", "lag"), [(0.0, 1), (0.4, 1), (1.0, 1), (2.0, 2), (2.3, 3), (6.0, 6)])
+def test_rounding_of_times_does_not_decide_what_is_seen_at_a_tick(rate: float, ticks: float, lag: int) -> None:
+    """A latency of a whole number of ticks is just that, in every unit of time."""
+    engine = Engine(MARKET, Clocks(rate, ticks / rate, synchronous=True), [1.0, 1.0])
+    for k in range(300):
+        turn = engine.advance()
+        assert (turn.seen[:, 1] == max(1.0, 1.0 + k - lag + 1)).all()
+        for i in turn.movers:
+            engine.set(i, 2.0 + k)
+
+
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_swapping_the_firms_swaps_everything(synchronous: bool) -> None:
     market = Market((2.0, 2.3), (1.0, 0.9))
@@ -194,6 +206,20 @@ def test_the_environment_hands_out_the_engine() -> None:
         (lambda: Clocks(rho=0.0), "Clocks: rho"),
         (lambda: Clocks(labels=(0, 0)), "Clocks: labels"),
         (lambda: Engine(MARKET, Clocks(labels=(0, 1, 2)), [1.5, 1.5]), "Clocks: labels"),
+        (lambda: Clocks(labels=5), "Clocks: labels"),  # type: ignore[arg-type]
+        (lambda: Clocks(labels=(0, None)), "Clocks: labels"),  # type: ignore[arg-type]
+        (lambda: Clocks(labels=()), "Clocks: labels"),
+        (lambda: Clocks(synchronous="yes"), "Clocks: synchronous"),  # type: ignore[arg-type]
+        (lambda: Clocks(1e3, 1e12), "Clocks: delay"),
+        (lambda: Clocks(rate=1e-320), "Clocks: rate"),
+        (lambda: Engine(MARKET, Clocks(), [1.5, 1.5], 2**63), "Engine: seed"),
+        (lambda: Engine(MARKET, None, [1.5, 1.5]), "Engine: clocks"),  # type: ignore[arg-type]
+        (lambda: Engine(MARKET, Clocks(), [1.5, 1.5]).observe(-1), "Engine.observe: firm"),
+        (lambda: play(Engine(MARKET, Clocks(), [1.5, 1.5]), [1, 2], 5), "play: policies"),  # type: ignore[list-item]
+        (lambda: play(Engine(MARKET, Clocks(), [1.5, 1.5]), [lambda s: np.nan] * 2, 5), "play: policies"),
+        (lambda: PricingEnv(clocks=Clocks(labels=(0, 1, 2))), "Clocks: labels"),
+        (lambda: PricingEnv().step([0.0]), "PricingEnv.step: call reset"),
+        (lambda: PricingEnv().observe("firm_0"), "PricingEnv.observe: agent"),
         (lambda: Engine(MARKET, Clocks(), [1.5]), "Engine: prices"),
         (lambda: Engine(MARKET, Clocks(), [1.5, 1.5]).set(0, 1.6), "Engine.set: firm = 0"),
         (lambda: play(Engine(MARKET, Clocks(), [1.5, 1.5]), [rule(0)], 5), "play: policies"),

@@ -81,6 +81,12 @@ def test_compiled_profits_are_the_same() -> None:
         (lambda: Market((np.nan, 2.0)), r"Market: quality"),
         (lambda: DUOPOLY.profit([1.0, 2.0, 3.0]), r"profit: prices has shape"),
         (lambda: best_response(DUOPOLY, 2, [1.5, 1.5]), r"best_response: firm = 2"),
+        (lambda: DUOPOLY.demand([1.5, -1e308]), r"demand: prices"),
+        (lambda: first_order(DUOPOLY, [-1e5, 1.5]), r"first_order: prices"),
+        (lambda: bertrand(None), r"bertrand: market must be of type Market"),  # type: ignore[arg-type]
+        (lambda: best_response(DUOPOLY, 0, [1.5, np.nan]), r"best_response: prices"),
+        (lambda: DUOPOLY.collusion("a"), r"collusion: profit"),
+        (lambda: Market((2.0, 2.0), (1e5, 1e5)).collusion(0.3), r"collusion: cost"),
         (lambda: Market((2.0,), (1.0,)).collusion(0.3), r"collusion: quality"),
     ],
 )

@@ -82,6 +82,19 @@ def test_it_stops_when_the_policy_is_calm_and_then_plays_it() -> None:
     assert inside.all()
 
 
+def test_the_averages_are_those_of_greedy_play() -> None:
+    """In step, greedy play ends in a cycle; replayed by hand from its last prices it earns what was reported."""
+    done = learn(MARKET, Clocks(synchronous=True), [0, 1], QLearning(decay=1e-3, limit=20_000, evaluate=20_000.0))
+    for s in range(2):
+        now, profit, paid = tuple(int(x) for x in done.last[s]), np.zeros(2), np.zeros(2)
+        for _ in range(2000):
+            prices = done.grid[list(now)]
+            profit, paid = profit + MARKET.profit(prices) / 2000, paid + prices / 2000
+            now = int(done.policy[s, 0][now]), int(done.policy[s, 1][now[::-1]])
+        assert done.profit[s] == pytest.approx(profit, abs=2e-3)
+        assert done.price[s] == pytest.approx(paid, abs=4e-3)
+
+
 def _play(clocks: Clocks, grid: np.ndarray, phi: np.ndarray, firm: int, start: list[int], runs: int) -> float:
     """Mean discounted normalised flow of ``firm`` from just after an event at prices ``start``."""
     total = []
@@ -161,6 +174,16 @@ def test_grim_punishment_deters_at_low_discounting_only() -> None:
         (lambda: learn(MARKET, Clocks(), [1, 1]), "learn: seeds"),
         (lambda: learn(MARKET, Clocks(), [0], grid=[1.5, 1.4]), "learn: grid"),
         (lambda: learn(Market((2.0,) * 3, (1.0,) * 3), Clocks(), [0]), "profit_table: market has 3"),
+        (lambda: QLearning(stable=10**30), "QLearning: stable"),
+        (lambda: learn(MARKET, Clocks(rate=1e9), [0]), "learn: evaluate"),
+        (lambda: learn(MARKET, Clocks(), [0], "Q"), "learn: learner"),  # type: ignore[arg-type]
+        (lambda: learn_reference(MARKET, Clocks(), 0, SHORT, [1.6, 1.5]), "learn_reference: grid"),
+        (lambda: price_grid(Market((2.0,), (1.0,))), "price_grid: market"),
+        (lambda: to_grid([1.6, 1.5], [1.5]), "to_grid: grid"),
+        (lambda: deviation(MARKET, Clocks(), [1.5, 1.6], np.zeros((2, 2, 2), int), [0, 2]), "deviation: start"),
+        (lambda: deviation(MARKET, Clocks(), [1.5, 1.6], np.zeros((2, 2, 2), int), [0]), "deviation: start"),
+        (lambda: deviation(MARKET, Clocks(), [1.6, 1.5], np.zeros((2, 2, 2), int), [0, 0]), "deviation: grid"),
+        (lambda: deviation(MARKET, Clocks(rho=1e-9), [1.5], np.zeros((2, 1, 1), int), [0, 0]), "deviation: clocks"),
         (lambda: price_grid(MARKET, 1), "price_grid: prices"),
         (lambda: deviation(MARKET, Clocks(delay=1.0), [1.5, 1.6], np.zeros((2, 2, 2), int), [0, 0]), "delay = 1.0"),
         (lambda: deviation(MARKET, Clocks(), [1.5, 1.6], np.full((2, 2, 2), 2), [0, 0]), "deviation: policies"),

@@ -83,6 +83,21 @@ def number(
     return x
 
 
+def of_type(where: str, **given: tuple[Any, type]) -> None:
+    """``ConfigError`` unless each named value is of its type."""
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            raise ConfigError(f"{where}: {name} must be of type {kind.__name__}; got {type(value).__name__}")
+
+
+def rising(where: str, name: str, x: Any, least: int = 2) -> Floats:
+    """``x`` as float64 [n], n >= ``least``, each larger than the one before; else ``ConfigError``."""
+    out = array(where, name, x, (None,))
+    if out.size < least or (np.diff(out) <= 0).any():
+        raise ConfigError(f"{where}: {name} must hold at least {least} numbers that rise")
+    return out
+
+
 def discount(where: str, gamma: Any) -> float:
     """A discount factor in [0, 1). ``ConfigError``: at 1 the discounted values don't exist."""
     return number(where, "gamma", gamma, 0, below=1)

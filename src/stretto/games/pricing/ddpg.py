@@ -24,10 +24,10 @@ from numpy.typing import ArrayLike, NDArray
 from stretto.errors import ConfigError
 from stretto.games.pricing.clockwork import capacity
 from stretto.games.pricing.ddpg_kernel import train_pair
-from stretto.games.pricing.engine import Clocks, Policy
+from stretto.games.pricing.engine import SEED_END, Clocks, Policy, box_of
 from stretto.games.pricing.logit import Floats, Market
 from stretto.games.pricing.networks import Singles, evaluate, he, size
-from stretto.tabular.arguments import array, distinct_seeds, number
+from stretto.tabular.arguments import array, distinct_seeds, number, of_type, place
 from stretto.tabular.counter import key
 
 FRESH = 100  # streams of the counter from here on: fresh networks, eight a firm
@@ -53,19 +53,21 @@ class DDPG:
     twin: bool = False
 
     def __post_init__(self) -> None:
-        low, high = array("DDPG", "box", self.box, (2,))
-        number("DDPG", "box[1]", high, above=float(low))
+        object.__setattr__(self, "box", box_of("DDPG", self.box))
         first, last = array("DDPG", "noise", self.noise, (2,))
         number("DDPG", "noise[0]", first, above=0)
         number("DDPG", "noise[1]", last, above=0, high=float(first))
         for name in ("actor_lr", "critic_lr"):
-            number("DDPG", name, getattr(self, name), 0)
+            number("DDPG", name, getattr(self, name), 0, 1e6)
         number("DDPG", "soft", self.soft, above=0, high=1)
-        for name in ("batch", "hidden"):
-            number("DDPG", name, getattr(self, name), 1, whole=True)
-        number("DDPG", "replay", self.replay, self.batch, whole=True)
+        of_type("DDPG", twin=(self.twin, bool))
+        for name, high in (("batch", 1e5), ("hidden", 4096)):
+            number("DDPG", name, getattr(self, name), 1, high, whole=True)
+        number("DDPG", "replay", self.replay, self.batch, 1e8, whole=True)
         number("DDPG", "warm", self.warm, 0, whole=True)
-        number("DDPG", "moves", self.moves, max(10, self.warm), whole=True)
+        number("DDPG", "moves", self.moves, max(10, self.warm), 1e9, whole=True)
+        for name in ("batch", "hidden", "replay", "warm", "moves"):
+            object.__setattr__(self, name, int(getattr(self, name)))
         if self.moves % 10:
             raise ConfigError(f"DDPG: moves = {self.moves} must be a multiple of 10")
 
@@ -106,16 +108,19 @@ class Trained:
 
     def greedy(self, seed: int, firm: int) -> Policy:
         """The greedy policy of ``firm`` in run number ``seed`` (its place, from 0): observation [2] -> price."""
-        theta = self.actors[seed, firm]
+        where = "Trained.greedy"
+        theta = self.actors[place(where, "seed", seed, len(self.actors)), place(where, "firm", firm, 2)]
 
         def policy(seen: Floats) -> float:
-            return float(prices_of(theta, self.learner.box, np.asarray(seen)[None])[0])
+            return float(prices_of(theta, self.learner.box, array(where, "seen", seen, (2,))[None])[0])
 
         return policy
 
     def price_map(self, grid: ArrayLike, actors: Singles | None = None) -> Floats:
         """Greedy prices [S, 2, G, G] at (own, observed rival) on ``grid`` [G]."""
         prices = array("Trained.price_map", "grid", grid, (None,))
+        if actors is not None and np.shape(actors)[1:] != self.actors.shape[1:]:
+            raise ConfigError(f"Trained.price_map: actors must have shape [S, {self.actors.shape[1:]}], as self.actors")
         pairs = np.stack(np.meshgrid(prices, prices, indexing="ij"), -1).reshape(-1, 2)
         found = prices_of(self.actors if actors is None else actors, self.learner.box, pairs)
         return found.reshape(*found.shape[:2], prices.size, prices.size)
@@ -123,7 +128,7 @@ class Trained:
     def drift(self, points: int = 11) -> Floats:
         """How far the greedy price map still moved over the last 20 % of training [S, 2]: the largest change of a
         price on ``points`` x ``points``. Small: the map is stable."""
-        grid = np.linspace(*self.learner.box, points)
+        grid = np.linspace(*self.learner.box, int(number("Trained.drift", "points", points, 2, whole=True)))
         return np.asarray(np.abs(self.price_map(grid) - self.price_map(grid, self.middle)).max((2, 3)))
 
 
@@ -135,6 +140,8 @@ def prices_of(theta: Singles, box: tuple[float, float], seen: Floats) -> Floats:
 
 def fresh(learner: DDPG, clocks: Clocks, seed: int) -> tuple[Singles, Singles]:
     """The networks with which a run starts: actors [2, size] and critics [2, C, size]."""
+    of_type("fresh", learner=(learner, DDPG), clocks=(clocks, Clocks))
+    seed = int(number("fresh", "seed", seed, 0, below=SEED_END, whole=True))
     critics = 2 if learner.twin else 1
     order = clocks.order(2)
     actors = np.empty((2, size(2, learner.hidden)), np.float32)
@@ -146,12 +153,19 @@ def fresh(learner: DDPG, clocks: Clocks, seed: int) -> tuple[Singles, Singles]:
     return actors, values
 
 
+def check_pair(where: str, market: Market, clocks: Clocks, learner: DDPG) -> None:
+    """``ConfigError`` unless these are a market of two firms with something to gain, clocks and a learner."""
+    of_type(where, market=(market, Market), clocks=(clocks, Clocks), learner=(learner, DDPG))
+    if market.firms != 2:
+        raise ConfigError(f"{where}: market has {market.firms} firms but must have 2")
+    market.collusion(0.0)  # fails where it isn't defined
+
+
 def train(market: Market, clocks: Clocks, seeds: Sequence[int], learner: DDPG | None = None) -> Trained:
     """Trains one pair of sellers a seed. ``ConfigError`` for a market of other than two firms."""
     which = distinct_seeds("train", seeds)
-    learner = learner or DDPG()
-    if market.firms != 2:
-        raise ConfigError(f"train: market has {market.firms} firms but must have 2")
+    learner = DDPG() if learner is None else learner
+    check_pair("train", market, clocks, learner)
     n, moves = which.size, learner.moves
     starts = [fresh(learner, clocks, int(s)) for s in which]
     # [S, 4, 2, ..]: parameters, targets, Adam's two moments
@@ -164,7 +178,7 @@ def train(market: Market, clocks: Clocks, seeds: Sequence[int], learner: DDPG | 
     settings = (
         clocks.order(2),
         (np.array(market.quality), np.array(market.cost), float(market.outside), float(market.mu), low, high - low),
-        (float(clocks.rate), float(clocks.delay), float(clocks.rho), bool(clocks.synchronous), capacity(clocks)),
+        (float(clocks.rate), float(clocks.latency), float(clocks.rho), bool(clocks.synchronous), capacity(clocks)),
         (*map(float, learner.box), float(learner.actor_lr), float(learner.critic_lr), float(learner.soft),
          *map(float, learner.noise)),
         (moves, learner.batch, learner.warm, learner.replay, moves * 4 // 5, moves * 4 // 5, learner.hidden),
@@ -194,6 +208,7 @@ def train_until_stable(
     """Doubles the budget, schedules and all, until the greedy price map of the median run moves by less than
     ``tolerance`` (in units of price) over the last 20 % of training, or ``moves`` would exceed ``limit``. The drift
     of the result says which."""
+    of_type("train_until_stable", learner=(learner, DDPG))
     number("train_until_stable", "limit", limit, learner.moves, whole=True)
     number("train_until_stable", "tolerance", tolerance, above=0)
     while True:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stretto.games.pricing.ddpg import DDPG, fresh
+from stretto.games.pricing.ddpg import DDPG, check_pair, fresh
 from stretto.games.pricing.ddpg_kernel import BATCH, NOISE, WARM
 from stretto.games.pricing.engine import Clocks, Engine
 from stretto.games.pricing.logit import Floats, Market
@@ -63,6 +63,7 @@ class _Firm:
 
 def train_reference(market: Market, clocks: Clocks, seed: int, learner: DDPG) -> tuple[Floats, list[_Firm]]:
     """Trace [T, 4] (time, own price before, rival's observed price, price set), and both sellers."""
+    check_pair("train_reference", market, clocks, learner)
     actors, critics = fresh(learner, clocks, seed)
     firms = [_Firm(actors[i], critics[i], learner) for i in range(2)]
     low, high = market.bounds

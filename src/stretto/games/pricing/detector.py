@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from stretto.errors import ConfigError
 from stretto.games.pricing.ddpg import Trained
+from stretto.games.pricing.engine import box_of
 from stretto.games.pricing.logit import Market
-from stretto.tabular.arguments import number
+from stretto.tabular.arguments import number, of_type
 
 _STRIDE, _FIRST = 20, 500  # updates between looks; updates before the first
 
@@ -28,6 +30,8 @@ class Divergence:
 def largest_flow(market: Market, box: tuple[float, float], points: int = 101) -> float:
     """The largest |normalised profit flow| |pi - pi_B| / (pi_M - pi_B) of a firm at prices in ``box``, on ``points`` x
     ``points`` prices: no policy is worth more, since the flow is normalised."""
+    of_type("largest_flow", market=(market, Market))
+    box = box_of("largest_flow", box)
     number("largest_flow", "points", points, 2, whole=True)
     grid = np.linspace(*box, int(points))
     pairs = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1)
@@ -39,7 +43,12 @@ def detect(said: ArrayLike, limit: float, window: int = 100, ratio: float = 50.0
     rows of zeros, moves without an update, are passed over): |Q| or |target| > ``limit``, or the loss's mean over
     ``window`` updates > ``ratio`` times the running median of those means, looked at from update 500 on [inferred].
     None if there is none."""
-    rows = np.asarray(said, np.float64)
+    try:
+        rows = np.asarray(said, np.float64)
+    except (TypeError, ValueError):
+        rows = np.empty(0)
+    if rows.ndim != 2 or rows.shape[1] != 3:
+        raise ConfigError("detect: said must be numbers [T, 3]")
     number("detect", "limit", limit, above=0)
     window = int(number("detect", "window", window, 1, whole=True))
     number("detect", "ratio", ratio, above=1)
@@ -64,7 +73,8 @@ def detect(said: ArrayLike, limit: float, window: int = 100, ratio: float = 50.0
 def divergences(done: Trained, factor: float = 2.0) -> list[Divergence | None]:
     """For each run the first divergence of either firm, |Q| and |target| measured against ``factor`` times the largest
     flow profit in the box. A run that was stopped has one."""
-    limit = factor * largest_flow(done.market, done.learner.box)
+    of_type("divergences", done=(done, Trained))
+    limit = number("divergences", "factor", factor, above=0) * largest_flow(done.market, done.learner.box)
     out: list[Divergence | None] = []
     for s in range(len(done.ended)):
         last = int(done.ended[s])

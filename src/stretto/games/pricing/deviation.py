@@ -22,14 +22,15 @@ from stretto.errors import ConfigError
 from stretto.games.pricing.engine import Clocks
 from stretto.games.pricing.logit import Floats, Market
 from stretto.games.pricing.tabular import profit_table
-from stretto.tabular.arguments import array
+from stretto.tabular.arguments import array, of_type, place, rising
 
 _SETTLE, _AVERAGE, _TOLERANCE = 2000, 1000, 1e-11
+_SHORTEST = 1e-5  # rho / rate: value iteration takes about 25 rate / rho steps
 
 
 def to_grid(grid: ArrayLike, prices: ArrayLike) -> NDArray[np.int64]:
     """Numbers of the grid prices nearest to ``prices``; ``grid`` [G] rises."""
-    g = array("to_grid", "grid", grid, (None,))
+    g = rising("to_grid", "grid", grid, 1)
     return np.asarray(np.searchsorted((g[1:] + g[:-1]) / 2, array("to_grid", "prices", prices)))
 
 
@@ -40,16 +41,23 @@ def deviation(
     the prices that play visits in the long run from ``start`` [2] (numbers of prices), and the value of own play [2].
     ``policies`` [2, G, G]: numbers of prices at (own, rival). ``ConfigError`` if the clocks have a latency (then
     prices aren't the state; ``clocks.live`` takes it off), or shapes don't match."""
-    prices = array("deviation", "grid", grid, (None,))
-    phi = np.asarray(policies)
+    of_type("deviation", market=(market, Market), clocks=(clocks, Clocks))
+    prices = rising("deviation", "grid", grid, 1)
+    try:
+        phi = np.asarray(policies)
+    except ValueError:
+        phi = np.empty(0)
     n = prices.size
+    first = [place("deviation", "start", x, n) for x in array("deviation", "start", start, (2,))]
     if phi.shape != (2, n, n) or not np.issubdtype(phi.dtype, np.integer) or phi.min() < 0 or phi.max() >= n:
         raise ConfigError(f"deviation: policies must be numbers of prices [2, {n}, {n}] from 0 to {n - 1}")
     if clocks.delay:
         raise ConfigError(f"deviation: clocks have delay = {clocks.delay}; the check is exact without: use clocks.live")
+    if clocks.rho < _SHORTEST * clocks.rate:
+        raise ConfigError(f"deviation: clocks have rho = {clocks.rho}, too small for value iteration at this rate")
     table = profit_table(market, prices)
     low, high = market.bounds
-    visits = _visits(phi, np.asarray(start), clocks.synchronous)
+    visits = _visits(phi, np.array(first), clocks.synchronous)
     gains, values = np.empty(2), np.empty(2)
     for i in range(2):
         flow = table[i] if i == 0 else table[i].T  # [own, rival]

@@ -26,10 +26,11 @@ from numpy.typing import ArrayLike, NDArray
 from stretto.errors import ConfigError
 from stretto.games.pricing.logit import Market
 from stretto.tabular import counter
-from stretto.tabular.arguments import array, number
+from stretto.tabular.arguments import array, number, of_type, place
 from stretto.tabular.delay import DelayLine, Delays
 
 Floats = NDArray[np.float64]
+SEED_END, _LONGEST = 2.0**63, 1e6
 GAPS, MOVERS = 80, 81  # streams of the counter
 Policy = Callable[[Floats], float]
 """Observation [N] (own price first, rivals in order) -> price."""
@@ -49,19 +50,40 @@ class Clocks:
     labels: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        number("Clocks", "rate", self.rate, above=0)
+        number("Clocks", "rate", self.rate, high=1e100, above=0)
+        number("Clocks", "rate", self.rate, 1e-100)
         number("Clocks", "delay", self.delay, 0)
         number("Clocks", "rho", self.rho, above=0)
-        if self.labels is not None and sorted(self.labels) != list(range(len(self.labels))):
-            raise ConfigError(f"Clocks: labels = {self.labels} must hold each of 0 .. {len(self.labels) - 1} once")
+        of_type("Clocks", synchronous=(self.synchronous, bool))
+        if self.rate * self.delay > _LONGEST:
+            raise ConfigError(f"Clocks: delay = {self.delay} must be at most {_LONGEST / self.rate:g}, 1e6 events long")
+        if self.labels is None:
+            return
+        try:
+            order = np.asarray(self.labels)
+        except ValueError:
+            order = np.empty(0)
+        if order.ndim != 1 or order.dtype.kind not in "iu" or sorted(order) != list(range(max(1, order.size))):
+            raise ConfigError(f"Clocks: labels = {self.labels} must hold each of 0 .. N - 1 once")
+        object.__setattr__(self, "labels", tuple(order.tolist()))
 
     @property
     def live(self) -> Clocks:
         """The same clocks without latency."""
         return replace(self, delay=0.0)
 
+    @property
+    def latency(self) -> float:
+        """The delay to compare times with: ``delay``; between ticks, half a tick below the whole number of ticks that
+        it takes, so that rounding of the times doesn't decide what is seen."""
+        if not self.synchronous or not self.delay:
+            return self.delay
+        ticks = self.rate * self.delay
+        return (max(1, math.ceil(ticks * (1 - 1e-9))) - 0.5) / self.rate
+
     def order(self, firms: int) -> NDArray[np.int64]:
         """``labels`` of ``firms`` firms. ``ConfigError`` if there are more or fewer labels."""
+        firms = int(number("Clocks.order", "firms", firms, 1, whole=True))
         if self.labels is not None and len(self.labels) != firms:
             raise ConfigError(f"Clocks: labels = {self.labels} must name {firms} firms")
         return np.arange(firms) if self.labels is None else np.asarray(self.labels, np.int64)
@@ -85,12 +107,13 @@ class Engine:
     ``pieces`` [N]: what the last ``advance`` added to each firm's reward."""
 
     def __init__(self, market: Market, clocks: Clocks, prices: ArrayLike, seed: int = 0) -> None:
+        of_type("Engine", market=(market, Market), clocks=(clocks, Clocks))
         self.market, self.clocks = market, clocks
         self.prices = array("Engine", "prices", prices, (market.firms,)).copy()
-        number("Engine", "seed", seed, 0, whole=True)
+        seed = int(number("Engine", "seed", seed, 0, below=SEED_END, whole=True))
         self._order = clocks.order(market.firms)
         self._gaps, self._who = counter.key(seed, GAPS), counter.key(seed, MOVERS)
-        law = Delays("constant", clocks.delay)
+        law = Delays("constant", clocks.latency)
         self._lines = [DelayLine(law, initial=float(p)) for p in self.prices]
         self.time, self.events = 0.0, 0
         self.flow, self.kept = np.zeros(market.firms), np.ones(market.firms)
@@ -120,6 +143,7 @@ class Engine:
 
     def observe(self, firm: int) -> Floats:
         """What ``firm`` sees now [N]: its own price, then the rivals' in force at t - delta."""
+        firm = place("Engine.observe", "firm", firm, self.market.firms)
         rivals = [self._lines[j].latest(self.time) for j in range(self.market.firms) if j != firm]
         return np.array([self.prices[firm], *rivals])
 
@@ -155,7 +179,21 @@ class Trace:
 
     def own(self, firm: int) -> NDArray[np.int64]:
         """Numbers of the moves of ``firm``."""
-        return np.flatnonzero(self.mover == firm)
+        return np.flatnonzero(self.mover == place("Trace.own", "firm", firm, self.prices.shape[1]))
+
+
+def check_policies(where: str, policies: Any, firms: int) -> None:
+    """``ConfigError`` unless ``policies`` holds one function a firm."""
+    if not isinstance(policies, Sequence) or len(policies) != firms or not all(map(callable, policies)):
+        raise ConfigError(f"{where}: policies must hold one function for each of {firms} firms")
+
+
+def box_of(where: str, box: Any) -> tuple[float, float]:
+    """``box`` as (lowest, highest price). ``ConfigError`` unless they rise, and lie within +-1e6."""
+    low, high = array(where, "box", box, (2,))
+    number(where, "box[0]", low, -1e6)
+    number(where, "box[1]", high, high=1e6, above=float(low))
+    return float(low), float(high)
 
 
 def play(
@@ -163,17 +201,18 @@ def play(
 ) -> Trace:
     """``moves`` moves (at least) of ``engine``, firm i by ``policies[i]``. ``force(turn, firm)`` gives a price that
     firm must set at this turn instead, or None. ``ConfigError`` if there isn't one policy a firm."""
-    if len(policies) != engine.market.firms:
-        raise ConfigError(
-            f"play: policies holds {len(policies)} but must hold one for each of {engine.market.firms} firms"
-        )
+    of_type("play", engine=(engine, Engine))
+    check_policies("play", policies, engine.market.firms)
+    if force is not None and not callable(force):
+        raise ConfigError(f"play: force must be a function; got {type(force).__name__}")
     number("play", "moves", moves, 1, whole=True)
     rows: list[tuple[float, int, Floats, float, Floats]] = []
     while len(rows) < moves:
         turn = engine.advance()
         for i, seen in zip(turn.movers, turn.seen, strict=True):
             forced = None if force is None else force(turn, i)
-            price = float(policies[i](seen)) if forced is None else float(forced)
+            name, said = (f"policies[{i}]'s price", policies[i](seen)) if forced is None else ("force's price", forced)
+            price = number("play", name, said)
             engine.set(i, price)
             rows.append((turn.time, i, seen, price, engine.prices.copy()))
     time, mover, seen_, price_, prices = zip(*rows, strict=True)

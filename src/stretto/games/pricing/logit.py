@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, root
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import array, number
+from stretto.tabular.arguments import array, number, of_type, place
 
 Floats = NDArray[np.float64]
 _XTOL, _STEPS = 1e-14, 10_000
@@ -56,7 +56,10 @@ class Market:
     def demand(self, prices: ArrayLike) -> Floats:
         """Shares D [.., N] at ``prices`` [.., N]."""
         p = _prices("demand", self, prices)
-        scale = (np.asarray(self.quality) - p) / self.mu
+        with np.errstate(over="ignore"):
+            scale = (np.asarray(self.quality) - p) / self.mu
+        if not np.isfinite(scale).all():
+            raise ConfigError("demand: prices are too far from quality, in units of mu, for float64")
         top = np.maximum(scale.max(-1, keepdims=True), self.outside / self.mu)  # so that nothing overflows
         weight = np.exp(scale - top)
         return np.asarray(weight / (weight.sum(-1, keepdims=True) + np.exp(self.outside / self.mu - top)))
@@ -87,11 +90,21 @@ class Market:
         low, high = self.bounds
         if self.firms < 2:
             raise ConfigError("Market.collusion: quality names one firm; a collusion index needs at least two")
-        return (profit - low) / (high - low)
+        if not high > low:
+            raise ConfigError("Market.collusion: cost leaves no profit in float64, at Bertrand prices or as a monopoly")
+        given: Any
+        try:
+            given = np.asarray(profit)
+        except ValueError:
+            given = np.asarray(None)
+        if given.dtype.kind not in "iuf":
+            raise ConfigError(f"Market.collusion: profit must be numbers; got {profit!r}")
+        return (given[()] - low) / (high - low)
 
 
 def bertrand(market: Market) -> Floats:
     """Prices p_i = c_i + mu / (1 - D_i) [N], by fixed point (damped by half, to 1e-14)."""
+    of_type("bertrand", market=(market, Market))
     cost = np.asarray(market.cost)
     p = cost + market.mu
     for _ in range(_STEPS):
@@ -104,6 +117,7 @@ def bertrand(market: Market) -> Floats:
 
 def bertrand_root(market: Market) -> Floats:
     """The same prices as a root of the first-order conditions (``scipy.optimize.root``): an independent route."""
+    of_type("bertrand_root", market=(market, Market))
     found = root(lambda p: first_order(market, p), bertrand(market) + market.mu / 10, tol=1e-13)
     return np.asarray(found.x)
 
@@ -111,12 +125,16 @@ def bertrand_root(market: Market) -> Floats:
 def first_order(market: Market, prices: ArrayLike) -> Floats:
     """Residuals p_i - c_i - mu / (1 - D_i) [N]: all zero at the Bertrand prices."""
     p = _prices("first_order", market, prices)
-    return np.asarray(p - np.asarray(market.cost) - market.mu / (1 - market.demand(p)))
+    left = 1 - market.demand(p)
+    if not left.all():
+        raise ConfigError("first_order: prices give one firm the whole market in float64")
+    return np.asarray(p - np.asarray(market.cost) - market.mu / left)
 
 
 def monopoly(market: Market) -> Floats:
     """Prices c_j + M [N] with the one common mark-up M = mu + M sum_j D_j, by fixed point of M = mu / D_0, D_0 the
     outside share (damped on the log scale, to 1e-14)."""
+    of_type("monopoly", market=(market, Market))
     cost, mark = np.asarray(market.cost), market.mu
     for _ in range(_STEPS):
         left = 1 - float(market.demand(cost + mark).sum())
@@ -132,6 +150,7 @@ def monopoly(market: Market) -> Floats:
 
 def monopoly_root(market: Market) -> Floats:
     """The same prices with M as the root of M D_0 - mu, bracketed (``scipy.optimize.brentq``)."""
+    of_type("monopoly_root", market=(market, Market))
     cost = np.asarray(market.cost)
 
     def residual(mark: float) -> float:
@@ -147,15 +166,20 @@ def best_response(market: Market, firm: int, prices: ArrayLike) -> float:
     """The price of ``firm`` that maximises its profit while the others keep ``prices`` [N] (its own entry is
     ignored): root of p - c - mu / (1 - D), which rises in p, so that it is the only one."""
     p = _prices("best_response", market, prices).copy()
-    i = int(number("best_response", "firm", firm, 0, market.firms - 1, whole=True))
+    i = place("best_response", "firm", firm, market.firms)
 
     def residual(own: float) -> float:
+        return own - needed(own)
+
+    def needed(own: float) -> float:
         p[i] = own
-        return float(first_order(market, p)[i])
+        left = 1 - float(market.demand(p)[i])
+        if left <= 0:
+            raise ConfigError(f"best_response: prices leave firm {i} the whole market in float64")
+        return market.cost[i] + market.mu / left
 
     low = market.cost[i] + market.mu
-    p[i] = low
-    high = market.cost[i] + market.mu / (1 - float(market.demand(p)[i]))
+    high = needed(low)
     return float(brentq(residual, low, high + 1e-12, xtol=1e-14))
 
 
@@ -174,6 +198,7 @@ def profit_flows(prices: Any, quality: Any, cost: Any, outside: float, mu: float
 
 
 def _prices(where: str, market: Market, prices: ArrayLike) -> Floats:
+    of_type(where, market=(market, Market))
     p = array(where, "prices", prices)
     if p.ndim == 0 or p.shape[-1] != market.firms:
         raise ConfigError(f"{where}: prices has shape {list(p.shape)} but its last axis must have {market.firms} firms")

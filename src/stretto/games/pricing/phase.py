@@ -13,6 +13,7 @@ from stretto.games.pricing.detector import divergences
 from stretto.games.pricing.engine import Clocks
 from stretto.games.pricing.logit import Floats, Market
 from stretto.games.pricing.tabular import QLearning, learn
+from stretto.tabular.arguments import array, of_type
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ def diagram(
     rates: Sequence[float], delays: Sequence[float], cell: Callable[[Clocks], Cell], base: Clocks | None = None
 ) -> list[list[Cell]]:
     """Cells [rates][delays]; ``base``: the other settings of the clocks. ``ConfigError`` without a rate or a delay."""
-    if not len(rates) or not len(delays):
+    down, across = array("diagram", "rates", rates, (None,)), array("diagram", "delays", delays, (None,))
+    base = Clocks() if base is None else base
+    of_type("diagram", base=(base, Clocks))
+    if not callable(cell):
+        raise ConfigError(f"diagram: cell must be a function; got {type(cell).__name__}")
+    if not down.size or not across.size:
         raise ConfigError("diagram: rates and delays must hold at least one number each")
-    return [[cell(replace(base or Clocks(), rate=r, delay=d)) for d in delays] for r in rates]
+    return [[cell(replace(base, rate=r, delay=d)) for d in across.tolist()] for r in down.tolist()]

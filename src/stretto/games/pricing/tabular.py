@@ -25,9 +25,10 @@ from stretto.errors import ConfigError
 from stretto.games.pricing.clockwork import accrue, capacity, gap_of, latest, push, start
 from stretto.games.pricing.engine import GAPS, MOVERS, Clocks
 from stretto.games.pricing.logit import Floats, Market
-from stretto.tabular.arguments import array, distinct_seeds, number
+from stretto.tabular.arguments import array, distinct_seeds, number, of_type, rising
 from stretto.tabular.counter import key, uniform
 
+_MOST = 1e10  # events of a firm in an evaluation
 EXPLORE, STARTS = 82, 83  # streams of the counter
 
 
@@ -46,8 +47,9 @@ class QLearning:
     def __post_init__(self) -> None:
         number("QLearning", "step", self.step, above=0, high=1)
         number("QLearning", "decay", self.decay, 0)
-        number("QLearning", "stable", self.stable, 1, whole=True)
-        number("QLearning", "limit", self.limit, 1, whole=True)
+        for name in ("stable", "limit"):
+            count = int(number("QLearning", name, getattr(self, name), 1, 1e15, whole=True))
+            object.__setattr__(self, name, count)
         number("QLearning", "evaluate", self.evaluate, above=0)
 
 
@@ -72,6 +74,9 @@ class Learned:
 def price_grid(market: Market, prices: int = 15, margin: float = 0.1) -> Floats:
     """``prices`` even prices [m] from p_B - margin (p_M - p_B) to p_M + margin (p_M - p_B), of the lowest p_B and the
     highest p_M among the firms."""
+    of_type("price_grid", market=(market, Market))
+    if market.firms < 2:
+        raise ConfigError("price_grid: market has one firm, so p_B = p_M; it needs at least two")
     number("price_grid", "prices", prices, 2, whole=True)
     number("price_grid", "margin", margin, 0)
     low, high = float(market.bertrand.min()), float(market.monopoly.max())
@@ -81,7 +86,10 @@ def price_grid(market: Market, prices: int = 15, margin: float = 0.1) -> Floats:
 def profit_table(market: Market, grid: ArrayLike) -> Floats:
     """Profit flows [2, m, m] of both firms at (price of firm 0, price of firm 1). ``ConfigError`` unless the market
     has two firms."""
+    of_type("profit_table", market=(market, Market))
     prices = array("profit_table", "grid", grid, (None,))
+    if not prices.size:
+        raise ConfigError("profit_table: grid must hold at least one price")
     if market.firms != 2:
         raise ConfigError(f"profit_table: market has {market.firms} firms but must have 2")
     pairs = np.stack(np.meshgrid(prices, prices, indexing="ij"), -1)
@@ -90,6 +98,7 @@ def profit_table(market: Market, grid: ArrayLike) -> Floats:
 
 def first_values(table: Floats) -> Floats:
     """Q_0 [2, m, m, m]: the mean profit of each action against a uniform rival, whatever the state."""
+    table = array("first_values", "table", table, (2, None, None))
     mean = np.stack([table[0].mean(1), table[1].mean(0)])
     m = table.shape[1]
     return np.ascontiguousarray(np.broadcast_to(mean[:, None, None, :], (2, m, m, m)))
@@ -105,18 +114,19 @@ def learn(
     """Runs one pair of sellers a seed, in parallel; a run depends on its seed alone. ``grid``: prices [m], ascending
     (None: ``price_grid``). ``ConfigError`` for a market of other than two firms, or a grid that doesn't rise."""
     which = distinct_seeds("learn", seeds)
-    prices = price_grid(market) if grid is None else array("learn", "grid", grid, (None,))
-    if prices.size < 2 or (np.diff(prices) <= 0).any():
-        raise ConfigError("learn: grid must hold at least two prices that rise")
-    learner = learner or QLearning()
+    learner = QLearning() if learner is None else learner
+    of_type("learn", market=(market, Market), clocks=(clocks, Clocks), learner=(learner, QLearning))
+    prices = price_grid(market) if grid is None else rising("learn", "grid", grid)
+    if clocks.rate * learner.evaluate > _MOST:
+        raise ConfigError(f"learn: evaluate = {learner.evaluate} holds over {_MOST:g} events at rate {clocks.rate}")
     table, n = profit_table(market, prices), which.size
     q = np.repeat(first_values(table)[None], n, 0)
     policy = q.argmax(-1)
     averages, moves = np.zeros((n, 3, 2)), np.zeros((n, 3), np.int64)
     last = np.zeros((n, 2), np.int64)
     _learn(
-        which, table, prices, q, policy, averages, moves, last, clocks.order(2), clocks.rate, clocks.delay, clocks.rho,
-        clocks.synchronous, learner.step, learner.decay, learner.stable, learner.limit, learner.evaluate,
+        which, table, prices, q, policy, averages, moves, last, clocks.order(2), clocks.rate, clocks.latency,
+        clocks.rho, clocks.synchronous, learner.step, learner.decay, learner.stable, learner.limit, learner.evaluate,
         capacity(clocks),
     )  # fmt: skip
     if moves[:, 2].any():

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stretto.errors import ConfigError
-from stretto.games.pricing.engine import Clocks, Engine, Policy, Trace, Turn, play
+from stretto.games.pricing.engine import Clocks, Engine, Policy, Trace, Turn, check_policies, play
 from stretto.games.pricing.logit import Floats, Market
-from stretto.tabular.arguments import array, number
+from stretto.tabular.arguments import array, number, of_type
 
 
 def regress(own: ArrayLike, rival: ArrayLike) -> tuple[float, float]:
@@ -31,7 +31,7 @@ def mutual_information(own: ArrayLike, rival: ArrayLike, bins: int = 6) -> float
     (cells used - rows used - columns used + 1) / 2n (Miller and Madow 1955); so it may come out a little below
     zero."""
     y, x = _pair("mutual_information", own, rival)
-    number("mutual_information", "bins", bins, 2, whole=True)
+    number("mutual_information", "bins", bins, 2, 1000, whole=True)
     edges = np.linspace(0, 1, int(bins) + 1)[1:-1]
     rows, columns = (np.searchsorted(np.quantile(z, edges), z) for z in (y, x))
     table = np.zeros((int(bins), int(bins)))
@@ -58,10 +58,11 @@ def signalling(own: ArrayLike, seen: ArrayLike, lags: Sequence[int] = tuple(rang
     """``own`` [n]: prices in the order of the firm's events; ``seen`` [n]: the rival's price that it saw at each.
     ``ConfigError`` if the stretch is shorter than the longest lag plus three."""
     y, x = _pair("signalling", own, seen)
-    if min(lags) < 0 or max(lags) > y.size - 3:
-        raise ConfigError(f"signalling: lags = {list(lags)} must be from 0 to {y.size - 3} for {y.size} events")
+    behind = array("signalling", "lags", lags, (None,))
+    if not behind.size or behind.min() < 0 or behind.max() > y.size - 3 or (behind % 1).any():
+        raise ConfigError(f"signalling: lags = {lags} must be whole, from 0 to {y.size - 3} for {y.size} events")
     slope, fit = regress(y, x)
-    return Signal(slope, fit, np.array([mutual_information(y[lag:], x[: y.size - lag]) for lag in lags]))
+    return Signal(slope, fit, np.array([mutual_information(y[lag:], x[: y.size - lag]) for lag in behind.astype(int)]))
 
 
 def shock(
@@ -76,8 +77,12 @@ def shock(
     """Greedy play from ``prices`` [2]; after ``settle`` moves firm 1 sets p_B for one event, then ``events`` own
     greedy ones. Returns the recovery (p_last - p_B) / (p_pre - p_B) of firm 1's price (NaN if p_pre is within 1e-6 of
     p_B), the trace, and the number of the move of the shock. 1: all came back; 0: it stayed at p_B."""
-    number("shock", "settle", settle, 1, whole=True)
-    number("shock", "events", events, 1, whole=True)
+    of_type("shock", market=(market, Market), clocks=(clocks, Clocks))
+    if market.firms != 2:
+        raise ConfigError(f"shock: market has {market.firms} firms but must have 2")
+    check_policies("shock", policies, 2)
+    settle = int(number("shock", "settle", settle, 1, 1e7, whole=True))
+    events = int(number("shock", "events", events, 1, 1e7, whole=True))
     low = float(market.bertrand[1])
     done: list[float] = []
     before: list[float] = []

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pettingzoo import AECEnv
 
 from stretto.errors import ConfigError
-from stretto.games.pricing.engine import Clocks, Engine, Turn
+from stretto.games.pricing.engine import SEED_END, Clocks, Engine, Turn, box_of
 from stretto.games.pricing.logit import Market
-from stretto.tabular.arguments import array, number
+from stretto.tabular.arguments import number, of_type
 
 
 class PricingEnv(AECEnv[str, NDArray[np.float64], NDArray[np.float64]]):
@@ -34,10 +34,11 @@ class PricingEnv(AECEnv[str, NDArray[np.float64], NDArray[np.float64]]):
         super().__init__()
         self.metadata = {"name": "stretto_pricing", "render_modes": [], "is_parallelizable": False}
         self.render_mode = None
-        self.market, self.clocks = market or Market(), clocks or Clocks()
-        low, high = array("PricingEnv", "box", box, (2,))
-        number("PricingEnv", "box[1]", high, above=float(low))
-        self.box = (float(low), float(high))
+        self.market = Market() if market is None else market
+        self.clocks = Clocks() if clocks is None else clocks
+        of_type("PricingEnv", market=(self.market, Market), clocks=(self.clocks, Clocks))
+        self.clocks.order(self.market.firms)
+        self.box = low, high = box_of("PricingEnv", box)
         self.events = None if events is None else int(number("PricingEnv", "events", events, 1, whole=True))
         self.possible_agents = [f"firm_{i}" for i in range(self.market.firms)]
         self.action_spaces = {a: gymnasium.spaces.Box(-1, 1, (1,), np.float64) for a in self.possible_agents}
@@ -57,7 +58,8 @@ class PricingEnv(AECEnv[str, NDArray[np.float64], NDArray[np.float64]]):
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """To the first event. Without a seed the next one is taken."""
-        self._seed = self._seed + 1 if seed is None else int(number("PricingEnv.reset", "seed", seed, 0, whole=True))
+        seed = self._seed + 1 if seed is None else seed
+        self._seed = int(number("PricingEnv.reset", "seed", seed, 0, below=SEED_END, whole=True))
         self.agents = list(self.possible_agents)
         zeros = dict.fromkeys(self.agents, 0.0)
         self.rewards, self._cumulative_rewards = dict(zeros), dict(zeros)
@@ -70,18 +72,23 @@ class PricingEnv(AECEnv[str, NDArray[np.float64], NDArray[np.float64]]):
 
     def observe(self, agent: str) -> NDArray[np.float64]:
         """What ``agent`` sees at the current time; a mover sees what was in force before the event."""
-        i = self.possible_agents.index(agent)
+        i = self._place("observe", agent)
         if i in self._turn.movers:
             return self._turn.seen[self._turn.movers.index(i)]
         return self.engine.observe(i)
 
     def step(self, action: Any) -> None:
         """The selected firm sets its price; when all movers of the event have, time runs to the next event."""
+        if not self.agents:
+            raise ConfigError("PricingEnv.step: call reset first")
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
-        chosen = np.asarray(action, np.float64).ravel()
+        try:
+            chosen = np.asarray(action, np.float64).ravel()
+        except (TypeError, ValueError):
+            chosen = np.empty(0)
         if chosen.shape != (1,) or not -1 <= chosen[0] <= 1:
             raise ConfigError(f"PricingEnv.step: action {action} of {agent} must be one number from -1 to 1")
         self._cumulative_rewards[agent] = 0.0
@@ -96,6 +103,11 @@ class PricingEnv(AECEnv[str, NDArray[np.float64], NDArray[np.float64]]):
             self.truncations = dict.fromkeys(self.agents, True)
         self._advance()
         self._accumulate_rewards()
+
+    def _place(self, where: str, agent: str) -> int:
+        if agent not in self.agents:
+            raise ConfigError(f"PricingEnv.{where}: agent = {agent!r} isn't playing; playing: {self.agents}")
+        return self.possible_agents.index(agent)
 
     def _advance(self) -> None:
         self._turn: Turn = self.engine.advance()
