@@ -41,7 +41,7 @@ def tabular(
         begin = max(at - 30, 0)
         for firm in range(2):
             axis.step(trace.time[begin:], trace.prices[begin:, firm], where="post", label=f"firm {firm}")
-        axis.axvline(trace.time[at], color="k", lw=0.5)
+        axis.axvline(trace.time[at], color="k", lw=0.5, label="shock")
         axis.set(xlabel="time", ylabel="price")
         axis.set_title(name, fontsize=8)
     traces[0].legend(fontsize=7)
@@ -49,21 +49,22 @@ def tabular(
 
 def deep(figure: Any, found: Sequence[Any]) -> None:
     """Index of each line beside its box's midpoint; learning curves of four lines."""
-    left, right = figure.subplots(1, 2)
+    left, right = figure.subplots(1, 2, width_ratios=(1.5, 1))
     for k, (_, done) in enumerate(found):
-        left.plot(np.full(done.delta.size, k), done.delta, ".", color="C0", ms=3)
-        left.plot(k, done.delta.mean(), "o", color="C0", label="mean" if k == 0 else None)
-        left.plot(k, done.delta_mid, "_", color="k", ms=14, label="box's midpoint" if k == 0 else None)
-    left.set_xticks(range(len(found)), [line.name for line, _ in found], rotation=60, ha="right", fontsize=5)
-    left.set(ylabel="collusion index Δ", title="DDPG sellers")
-    left.legend(fontsize=6)
+        left.plot(done.delta, np.full(done.delta.size, k), ".", color="C0", ms=3, label="a seed" if k == 0 else None)
+        left.plot(done.delta.mean(), k, "o", color="C0", label="mean" if k == 0 else None)
+        left.plot(done.delta_mid, k, "|", color="k", ms=12, label="box's midpoint" if k == 0 else None)
+    left.set_yticks(range(len(found)), [line.name for line, _ in found], fontsize=8)
+    left.invert_yaxis()
+    left.set(xlabel="collusion index Δ", title="DDPG sellers")
+    left.legend(fontsize=7)
     for line, done in found[:4]:
         window = max(done.trace.shape[1] // 100, 1)
         prices = done.trace[..., 3].mean(0)
         smooth = np.convolve(prices, np.ones(window) / window, "valid")
-        right.plot(np.arange(smooth.size), smooth, label=line.name, lw=0.8)
-    right.set(xlabel="price settings", ylabel="mean price", title="Price traces")
-    right.legend(fontsize=6)
+        right.plot(np.arange(smooth.size), smooth, label=line.name.split(", ", 1)[-1], lw=0.8)
+    right.set(xlabel="price settings", ylabel="mean price", title="Price traces, first box")
+    right.legend(fontsize=7)
 
 
 def divergence(figure: Any, rows: Sequence[tuple[str, Any]], limit: float) -> None:
@@ -72,7 +73,7 @@ def divergence(figure: Any, rows: Sequence[tuple[str, Any]], limit: float) -> No
     for name, tops in rows:
         worst = np.maximum.accumulate(np.nan_to_num(tops, nan=0, posinf=1e6), 1).max(0)
         axis.plot(np.maximum(worst, 1e-3), label=name, lw=0.9)
-    axis.axhline(limit, color="k", lw=0.5, ls=":")
+    axis.axhline(limit, color="k", lw=1, ls=":", label="the detector's limit")
     axis.set(
         yscale="log",
         ylim=(1e-1, None),
@@ -80,4 +81,4 @@ def divergence(figure: Any, rows: Sequence[tuple[str, Any]], limit: float) -> No
         ylabel="largest |target| so far",
         title="Critics that run away",
     )
-    axis.legend(fontsize=6)
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))

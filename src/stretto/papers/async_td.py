@@ -85,7 +85,12 @@ def constants(settings: Settings) -> Outcome:
         left, right = figure.subplots(1, 2)
         for k, label in enumerate(("T Cov m/H³ (steps h/t)", "Cov/(η H²) (constant step)", "efficiency bound m/H³")):
             left.plot(list(IN_HORIZON), [line[k] for line in lines], "o-", label=label)
-        left.set(xlabel="H", title="constants flatten: the rate is cubic in H", ylim=(0, 0.08))
+        left.set(
+            xlabel="H",
+            ylabel="scaled variance, worst state",
+            title="constants flatten: the rate is cubic in H",
+            ylim=(0, 0.08),
+        )
         for k, label in ((1, "T Cov m/H³"), (2, "Cov/(η H²)")):
             right.semilogx([m[0] for m in mixing], [m[k] for m in mixing], "o-", label=label)
         right.set(xlabel="mixing time", title="no mixing time in the statistical term", ylim=(0, 0.08))
@@ -169,7 +174,9 @@ def rate(settings: Settings) -> Outcome:
             middle = float(np.sqrt(1e5 * total))
             half = np.exp(slope.level) * middle ** (slope.value + 0.5) * marks**-0.5
             left.loglog(marks, half, "--", color=line.get_color(), alpha=0.5, label="slope -1/2")
-        left.set(xlabel="transitions", title=f"mean sup-norm error of {len(seeds)} seeds, steps h/t")
+        left.set(
+            xlabel="transitions", ylabel="sup-norm error", title=f"mean sup-norm error of {len(seeds)} seeds, steps h/t"
+        )
         right.semilogx(marks, scaled, label="largest of 64 seeds, H=8")
         right.axhline(0.5, ls="--", color="black", label="one bound for all late times")
         right.set(
@@ -204,7 +211,11 @@ def transient(settings: Settings) -> Outcome:
         axes = figure.subplots()
         axes.loglog(mixing, found, "o-", label="90th percentile")
         axes.loglog(mixing, bounds, "--", label="1.5 × (L=32) + 2 t_mix/μ_min")
-        axes.set(xlabel="t_mix/μ_min", title="transitions to error ½: the mixing time adds, it doesn't multiply")
+        axes.set(
+            xlabel="t_mix/μ_min",
+            ylabel="transitions",
+            title="transitions to error ½: the mixing time adds, it doesn't multiply",
+        )
         axes.legend()
 
     return Outcome(checks, notes, draw)

@@ -207,7 +207,7 @@ def draw_rate(figure: Any, found: dict[int, Climb], slopes: dict[int, Slope]) ->
     left.plot(k, mini().bound(k), "k--", label="bound, log K / sqrt K")
     left.set(xscale="log", yscale="log", xlabel="updates", ylabel="mean of |grad J|²")
     left.legend(fontsize=7)
-    right.axvline(-0.5, color="k", linestyle="--")
+    right.axvline(-0.5, color="k", linestyle="--", label="the bound's slope")
     right.set(xlabel="slope of a single seed, k >= 1000", ylabel="share of seeds")
     right.legend(fontsize=7)
 

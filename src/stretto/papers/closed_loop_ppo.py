@@ -74,7 +74,7 @@ def rate(settings: Settings) -> Outcome:
             level = next(iter(curves.values()))[0][j].mean(0)[-1]
             axis.loglog(at, 2 * level * (at / at[-1]) ** -0.4, "k--", label="t^-2/5")
             axis.set(xlabel="iteration t", title=title)
-            axis.legend(fontsize=6)
+            axis.legend(fontsize=7)
 
     return Outcome(checks, notes, draw)
 
@@ -128,7 +128,9 @@ def delay(settings: Settings) -> Outcome:
             f = np.linspace(0.05, 1.0, 60)
             axis.semilogy(f, [level(tau, x) for x in f], label=f"tau = {tau}, exact")
             axis.semilogy(fractions, levels[tau], "ko", ms=3)
-        axis.set(xlabel="critic step / threshold", ylabel="stationary critic error", title="Points: simulated")
+        axis.set(
+            xlabel="critic step / threshold", ylabel="stationary critic error", title="Frozen actor; points: simulated"
+        )
         axis.legend(fontsize=7)
         taus, steps = np.arange(17), np.geomspace(0.1, 8, 60)
         cells = [[exact.stationary_critic_error(world, uniform, b, BATCH, int(t)) for t in taus] for b in steps]
@@ -136,7 +138,8 @@ def delay(settings: Settings) -> Outcome:
         figure.colorbar(shown, ax=map_, label="log10 critic error (white: none)")
         map_.plot(taus, [exact.largest_step(world, uniform, int(t)) for t in taus], "r", label="threshold of the mean")
         map_.plot(taus, 1 / (2 * taus + 1) / d, "k--", label="beta max d (2 tau + 1) = 1")
-        map_.set(xlabel="delay tau", ylabel="critic step", yscale="log")
+        map_.set(xlabel="delay tau", ylabel="critic step", yscale="log", ylim=(steps[0], steps[-1]), xticks=taus[::4])
+        map_.set_title("Stationary critic error")
         map_.legend(fontsize=7)
 
     return Outcome(checks, notes, draw)
@@ -176,7 +179,7 @@ def horizon(settings: Settings) -> Outcome:
             axis.loglog(list(found), [np.median(e) for e in found.values()], "o-", label=name)
             for h, e in found.items():
                 axis.loglog([h] * len(e), e, "k.", ms=2)
-        axis.set(xlabel="layers", ylabel="episodes to the goal", title="Points: single seeds")
+        axis.set(xlabel="layers", ylabel="episodes to the goal", title="Depth; points: single seeds")
         axis.set_xticks([2, 3, 4, 5, 8], ["2", "3", "4", "5", "8"], minor=False)
         axis.minorticks_off()
         axis.legend()

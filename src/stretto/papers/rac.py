@@ -79,7 +79,7 @@ def reproduce(settings: Settings) -> Outcome:
         left_axis.legend()
         right_axis.hist(means, bins=12)
         right_axis.axvline(float(np.mean(stream)), color="k", label="the paper's stream")
-        right_axis.set(xlabel="mean bias ratio of a stream", title="The metric's own noise")
+        right_axis.set(xlabel="mean bias ratio of a stream", ylabel="streams", title="The metric's own noise")
         right_axis.legend()
 
     return _with_slack(Outcome(checks, notes, draw), settings)
