@@ -133,7 +133,12 @@ def brq(settings: Settings) -> Outcome:
         left.plot(
             fine, [two_point_gap(e, world.gamma)[1] / 2 for e in fine], "k:", label="no method below (two points)"
         )
-        left.set(yscale="log", xlabel="corrupted share", ylabel="sup-norm error, median over seeds")
+        left.set(
+            yscale="log",
+            xlabel="corrupted share",
+            ylabel="sup-norm error, median over seeds",
+            title="Error against corruption",
+        )
         left.set_ylim(bottom=5e-4)
         left.legend(fontsize=7, loc="lower right", ncols=2, title="magnitude 10; dashed: 100", title_fontsize=7)
         right.loglog(batches, by_batch.T, color="0.8")

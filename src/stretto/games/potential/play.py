@@ -53,9 +53,9 @@ class Run:
     policies: Floats
     actions: tuple[int, ...]
 
-    def at(self, seed: int, k: int) -> list[Floats]:
-        """Policies of the ``seed``-th run at ``times[k]``."""
-        return [self.policies[seed, k, i, :, :a] for i, a in enumerate(self.actions)]
+    def at(self, run: int, k: int) -> list[Floats]:
+        """Policies of run number ``run`` (a place among the seeds) at ``times[k]``."""
+        return [self.policies[run, k, i, :, :a] for i, a in enumerate(self.actions)]
 
 
 def log_times(last: int, points: int = 41) -> NDArray[np.int64]:
