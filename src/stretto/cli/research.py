@@ -131,11 +131,25 @@ def reproduce(
 
 
 def _show(verdict: Any) -> None:
-    from stretto.papers.run import text, word
+    from stretto.papers.run import table
 
     paper = verdict.paper
     out.print(f"[bold]{escape(paper.title)}[/]" + (f" (arXiv {paper.arxiv})" if paper.arxiv else ""))
     out.print(f"claim: {paper.claim}\n", markup=False, highlight=False)
+    if out.is_terminal:
+        out.print(_checks(verdict))
+    else:
+        print(table([verdict]))  # a line a check, however wide
+    for note in verdict.outcome.notes:
+        out.print(f"note: {note}", markup=False, highlight=False)
+    out.print(f"{'pass' if verdict.outcome.passed else 'FAIL'} in {verdict.seconds:.1f} s", highlight=False)
+    if verdict.figure:
+        out.print(f"figure: {verdict.figure}", markup=False, highlight=False)
+
+
+def _checks(verdict: Any) -> Table:
+    from stretto.papers.run import text, word
+
     shown = Table(show_header=True, box=None, padding=(0, 2))
     for column in ("what", "published", "ours", "condition", "verdict"):
         shown.add_column(column, overflow="fold")
@@ -144,12 +158,7 @@ def _show(verdict: Any) -> None:
         said = word(check)
         cells = (check.name, text(check.published), text(check.measured), check.condition)
         shown.add_row(*map(escape, cells), f"[{colour[said]}]{said}[/]")
-    out.print(shown)
-    for note in verdict.outcome.notes:
-        out.print(f"note: {note}", markup=False, highlight=False)
-    out.print(f"{'pass' if verdict.outcome.passed else 'FAIL'} in {verdict.seconds:.1f} s", highlight=False)
-    if verdict.figure:
-        out.print(f"figure: {verdict.figure}", markup=False, highlight=False)
+    return shown
 
 
 @app.command()
