@@ -134,3 +134,28 @@ def test_without_delay_the_line_is_the_identity_and_without_an_initial_item_noth
     for t in range(5):
         out.push(t, t)
         assert out.due(t) == [(t, t)]
+
+
+@given(st.sampled_from(["constant", "geometric", "poisson", "exponential"]), st.floats(0, 5), st.integers(0, 99),
+       st.lists(st.floats(0, 2), min_size=1, max_size=50), st.one_of(st.none(), st.floats(0, 6)))  # fmt: skip
+def test_what_falls_due_is_the_same_however_the_line_is_read(
+    law: Law, mean: float, seed: int, gaps: list[float], lifetime: float | None
+) -> None:
+    delays = Delays(law, mean, seed)
+    often: DelayLine[int] = DelayLine(delays, lifetime=lifetime)
+    rarely: DelayLine[int] = DelayLine(delays, lifetime=lifetime)
+    out: tuple[list[int], list[int]] = ([], [])
+    t = 0.0
+    for i, gap in enumerate(gaps):
+        t += gap
+        often.push(t, i)
+        out[0].extend(item for item, _ in often.due(t))
+        rarely.push(t, i)
+        if i % 7 == 6:
+            out[1].extend(item for item, _ in rarely.due(t))
+        for line in (often, rarely):
+            assert line.pushed == i + 1 == line.delivered + line.expired + line.pending
+    for line, found in zip((often, rarely), out, strict=True):
+        found.extend(item for item, _ in line.due(t + 1e6))
+    kept = {i for i in range(len(gaps)) if lifetime is None or delays.of(i) <= lifetime}
+    assert sorted(out[0]) == sorted(out[1]) == sorted(kept)
