@@ -14,7 +14,8 @@ from stretto.papers.run import Verdict, reproduce_all, text, word
 DOCS = Path(__file__).parent
 HEAD = """# The papers
 
-Written by `python docs/papers.py` from `stretto reproduce`; seconds are those of a run with half of two cores.
+Written by `python docs/papers.py` from `stretto reproduce`; seconds are those of a run on two cores, some
+beside another one.
 
 `stretto papers` lists the papers, `stretto reproduce NAME` runs an experiment: the published figure, ours, the
 condition and the verdict, and a figure file. *pass* and *FAIL* are conditions that were set before the experiment ran

@@ -14,6 +14,7 @@ from stretto.games.foraging.training import ACT, ARM, FOOD, SEASON, START, Runs,
 from stretto.games.foraging.world import Foraging, Tables
 from stretto.tabular.arguments import distinct_seeds
 from stretto.tabular.counter import key, uniform
+from stretto.tabular.threads import start_threads
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,6 +46,7 @@ def run(world: Foraging, training: Training, seeds: Iterable[int]) -> Runs:
         world.period, world.periods, float(world.pull), t.episodes, float(t.coupling), bool(t.guided),
         step, discount, explore, scale, track, t.late,
     )  # fmt: skip
+    start_threads()
     _all(seed, world.tables, rules, *(out[name] for name in ("food", "overlap", "rich", "theta", "visits", "values")))
     return Runs(**out)
 

@@ -21,6 +21,7 @@ from stretto.games.foraging.mini import Mini
 from stretto.games.foraging.strategist import Strategist
 from stretto.tabular.arguments import distinct_seeds, number
 from stretto.tabular.counter import key, normal, uniform
+from stretto.tabular.threads import start_threads
 
 SEASON, ARM, PAY = range(3)
 Floats = NDArray[np.float64]
@@ -58,6 +59,7 @@ def climb(
     shape = (seed.size, *model.base.shape)
     out = Climb(at, np.zeros((seed.size, at.size)), np.zeros(seed.size), np.zeros(shape), np.zeros(shape, np.int64))
     fixed = (float(model.coupling), float(model.rate), float(model.noise), int(pulls), float(step), int(early))
+    start_threads()
     _all(seed, at, model.base, model.gain, fixed, out.squared, out.error, out.theta, out.visits)
     return out
 

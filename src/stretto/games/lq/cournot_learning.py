@@ -17,6 +17,7 @@ from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Learned, Learn
 from stretto.games.lq.scalar import firm_gain, solve2, solve3
 from stretto.tabular.arguments import Floats, array, distinct_seeds
 from stretto.tabular.counter import key, normal, uniform
+from stretto.tabular.threads import start_threads
 
 _MEMORY = {"all": 0, "forget": 1, "doubling": 2}
 # the sums that a firm keeps: 1, p, p^2, v, p v, v^2, p', p p', v p', q, p q with v = q, or the total output if known
@@ -42,6 +43,7 @@ def cournot_least_squares(
     out = np.empty((len(runs), len(marks), model.firms, 2))
     flows = np.zeros((len(runs), model.firms + 4))
     arguments: Any = (runs, *inputs, out, flows)
+    start_threads()
     _learn_all(*arguments)
     return learned(model, marks, out, flows)
 

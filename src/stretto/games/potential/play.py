@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import get_num_threads, njit
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
 from stretto.tabular.sampling import guide
+from stretto.tabular.threads import start_threads
 
 Floats = NDArray[np.float64]
 ACTIONS, MOVES, NOISE, STOP, START = 0, 1, 2, 3, 4
@@ -83,7 +84,7 @@ def each_seed(run: Callable[[int, Floats], object], seeds: NDArray[np.int64], ou
     """``run(seed, out[k])`` for each seed, as many at a time as Numba may use threads. ``run`` calls a compiled loop
     that releases the interpreter; seeds share nothing, so the results can't depend on the threads. (A prange around
     the loop does the same and doubles its compilation.)"""
-    with ThreadPoolExecutor(get_num_threads()) as pool:
+    with ThreadPoolExecutor(start_threads()) as pool:
         list(pool.map(run, [int(seed) for seed in seeds], out))
 
 

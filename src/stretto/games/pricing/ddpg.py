@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import get_num_threads
 from numpy.typing import ArrayLike, NDArray
 
 from stretto.errors import ConfigError
@@ -29,6 +28,7 @@ from stretto.games.pricing.logit import Floats, Market
 from stretto.games.pricing.networks import Singles, evaluate, he, size
 from stretto.tabular.arguments import array, distinct_seeds, number, of_type, place
 from stretto.tabular.counter import key
+from stretto.tabular.threads import start_threads
 
 FRESH = 100  # streams of the counter from here on: fresh networks, eight a firm
 
@@ -191,7 +191,7 @@ def train(market: Market, clocks: Clocks, seeds: Sequence[int], learner: DDPG | 
         )  # fmt: skip
 
     # a run takes seconds and holds no lock: plain threads do, as many as other kernels get
-    with ThreadPoolExecutor(min(n, get_num_threads())) as pool:
+    with ThreadPoolExecutor(min(n, start_threads())) as pool:
         list(pool.map(run, range(n)))
     if (ended == -2).any():
         raise ConfigError(f"train: rate {clocks.rate} x delay {clocks.delay} overran the kept prices; report the seed")

@@ -27,6 +27,7 @@ from stretto.games.pricing.engine import GAPS, MOVERS, Clocks
 from stretto.games.pricing.logit import Floats, Market
 from stretto.tabular.arguments import array, distinct_seeds, number, of_type, rising
 from stretto.tabular.counter import key, uniform
+from stretto.tabular.threads import start_threads
 
 _MOST = 1e10  # events of a firm in an evaluation
 EXPLORE, STARTS = 82, 83  # streams of the counter
@@ -124,6 +125,7 @@ def learn(
     policy = q.argmax(-1)
     averages, moves = np.zeros((n, 3, 2)), np.zeros((n, 3), np.int64)
     last = np.zeros((n, 2), np.int64)
+    start_threads()
     _learn(
         which, table, prices, q, policy, averages, moves, last, clocks.order(2), clocks.rate, clocks.latency,
         clocks.rho, clocks.synchronous, learner.step, learner.decay, learner.stable, learner.limit, learner.evaluate,

@@ -17,6 +17,7 @@ from stretto.tabular.ppo.kernel import learn
 from stretto.tabular.ppo.options import TabularPPO
 from stretto.tabular.ppo.worlds import Layered
 from stretto.tabular.sampling import guide
+from stretto.tabular.threads import start_threads
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -131,6 +132,7 @@ def ppo_tabular(
     old_thetas, old_critics = np.empty_like(thetas), np.empty_like(critics)
     traces = np.full((runs, 3, length // gap + 1), math.nan)
     used, done = np.zeros((runs, int(options.epochs), 2), np.int64), np.zeros(runs, np.int64)
+    start_threads()
     learn(
         numbered, world.moves, world.rewards, world.start, world.noise, *guide(world.moves), *guide(world.start),
         options.actor_steps(length), options.critic_steps(length), int(options.episodes), int(options.epochs),

@@ -22,6 +22,7 @@ from stretto.tabular.q import kernel
 from stretto.tabular.q.corruption import Corruption
 from stretto.tabular.q.robust import MEAN, MEDIAN_OF_MEANS, TRIMMED, trim_for
 from stretto.tabular.sampling import guide
+from stretto.tabular.threads import start_threads
 
 KINDS = {"mean": MEAN, "median_of_means": MEDIAN_OF_MEANS, "trimmed": TRIMMED}
 Method = Literal["vanilla", "mean", "median_of_means", "trimmed"]
@@ -135,6 +136,7 @@ def q_learning(
         raise ConfigError(f"q_learning: epochs = {epochs} of batch = {batch} don't fit into memory") from None
     wrong = (noise, float(corruption.share), float(corruption.magnitude), corruption.level)
     seen = (*world, mdp.rewards, mdp.gamma, wrong if noise > 0 or corruption.share > 0 else None, batch, rule.size)
+    start_threads()
     if rule.method == "vanilla":
         kernel.vanilla(out, *seen)
     else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import get_num_threads, njit, prange
+from numba import njit, prange
 from numpy.typing import NDArray
 
 from stretto.errors import ConfigError
@@ -22,6 +22,7 @@ from stretto.tabular.counter import key, uniform
 from stretto.tabular.sampling import draw, guide
 from stretto.tabular.td.process import RewardProcess
 from stretto.tabular.td.steps import Steps
+from stretto.tabular.threads import start_threads
 
 STREAM = 11
 """The stream of a seed's draws."""
@@ -51,7 +52,7 @@ def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, value
     marks = _marks("td", checkpoints)
     runs = distinct_seeds("td", seeds)
     first = _first_values("td", values, process.states)
-    width = min(_GROUP, -(-len(runs) // get_num_threads()))  # no thread idles for a group's sake
+    width = min(_GROUP, -(-len(runs) // start_threads()))  # no thread idles for a group's sake
     true = process.values() if truth is None else array("td", "truth", truth, (process.states,))
     out, worst = np.empty((len(runs), len(marks), len(first))), np.empty((len(runs), len(marks)))
     _run(_tables(process), first, true, _code(steps), runs, marks, width, out, worst)
@@ -70,6 +71,7 @@ def first_passage(
     limit = int(number(where, "limit", limit, every, 2.0**62, whole=True))
     runs = distinct_seeds(where, seeds)
     first = _first_values(where, values, process.states)
+    start_threads()
     return np.asarray(_pass(_tables(process), first, process.values(), _code(steps), runs, eps, every, limit))
 
 
