@@ -10,8 +10,8 @@ from scipy.optimize import approx_fprime
 
 from stretto.errors import ConfigError
 from stretto.games.foraging.mini import SMOOTHNESS, Mini, mini
-from stretto.games.foraging.mini_loop import checkpoints, climb, plain_climb
-from stretto.tabular.slopes import loglog_slope
+from stretto.games.foraging.mini_loop import climb, plain_climb
+from stretto.tabular.slopes import log_spaced, loglog_slope
 
 MODEL = mini()
 ZERO = np.zeros((2, 8))
@@ -86,7 +86,7 @@ def test_the_compiled_loop_is_its_plain_reference(pulls: int) -> None:
 
 @pytest.mark.parametrize("pulls", [1, 32])
 def test_the_mean_squared_gradient_falls_below_the_bound(pulls: int) -> None:
-    at = checkpoints(10_000)
+    at = log_spaced(10_000, 41)
     found = climb(MODEL, range(32 if pulls == 1 else 16), at, pulls)
     assert (found.squared.mean(0) < MODEL.bound(at)).all()
     assert loglog_slope(at, found.squared, decades=1).value <= -0.5
@@ -115,7 +115,7 @@ def test_more_pulls_an_update_keep_the_tactical_layer_quasi_stationary(pulls: in
         (lambda: climb(MODEL, [0], [5], pulls=0), "climb: pulls = 0"),
         (lambda: climb(MODEL, [0], [5], step=0), "climb: step = 0"),
         (lambda: climb(MODEL, [-1], [5]), "climb: seeds"),
-        (lambda: checkpoints(0), "checkpoints: last = 0"),
+        (lambda: log_spaced(0, 5), "log_spaced: last = 0"),
         (lambda: mini(arms=1), "mini: arms = 1"),
     ],
 )

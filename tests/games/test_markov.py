@@ -18,11 +18,11 @@ from stretto.games.markov import (
     joint_policy,
     nash_conv,
     nash_gap,
-    player_value,
     uniform_policies,
     values,
 )
 from stretto.games.zoo import ParallelGame
+from stretto.tabular.mdp import policy_value
 
 
 def _game(seed: int = 0, actions: tuple[int, ...] = (2, 3, 2), gamma: float = 0.8) -> MarkovGame:
@@ -59,7 +59,7 @@ def test_what_a_player_faces_is_the_average_over_the_others(player: int) -> None
         costs[:, chosen[player]] += weight * game.costs[player, :, j]
     assert np.abs(mdp.moves - moves).max() < 1e-14
     assert np.abs(mdp.rewards + costs).max() < 1e-14
-    assert np.abs(player_value(game, policies, player) - values(game, policies)[player]).max() < 1e-13
+    assert np.abs(-policy_value(mdp, policies[player]) - values(game, policies)[player]).max() < 1e-13
 
 
 def test_a_best_response_beats_every_deterministic_policy() -> None:
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(ConfigError, match=r"policies\[1\]\[0\] sums to 2"):
         values(game, [np.full((2, 2), 0.5), np.ones((2, 2))])
     for player in (2, -1, 0.5):
-        for call in (face, best_response, player_value):
+        for call in (face, best_response):
             with pytest.raises(ConfigError, match=f"face: player = {player}"):
                 call(game, uniform_policies(game), player)  # type: ignore[operator]
     with pytest.raises(ConfigError, match="1 entries for 2 players"):

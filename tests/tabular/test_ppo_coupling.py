@@ -11,7 +11,8 @@ from stretto.errors import ConfigError
 from stretto.tabular.ppo import Layered, layered
 from stretto.tabular.ppo import reference as plain
 from stretto.tabular.ppo.coupling import advantage_law, first_epoch, split_update
-from stretto.tabular.ppo.oracle import expected_update, gradient, mean_advantages, softmax, values
+from stretto.tabular.ppo.oracle import expected_update, gradient, mean_advantages, values
+from stretto.tabular.softmax import softmax
 
 WORLD = layered(1, layers=3, states=3, actions=2)
 G = np.random.default_rng(0)

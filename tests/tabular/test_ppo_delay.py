@@ -12,8 +12,9 @@ from stretto.errors import ConfigError
 from stretto.tabular.delay import Delays
 from stretto.tabular.ppo import Lateness, TabularPPO, layered, lock, ppo_tabular
 from stretto.tabular.ppo import delay_oracle as late
-from stretto.tabular.ppo.measure import checkpoints, growth, late_mean, running_mean
+from stretto.tabular.ppo.measure import growth, late_mean, running_mean
 from stretto.tabular.ppo.oracle import occupancy
+from stretto.tabular.slopes import log_spaced
 from stretto.tabular.stability import lag_limit, spectral_radius
 
 WORLD = layered(0)
@@ -126,7 +127,7 @@ def test_what_records_are_read_as() -> None:
     assert running_mean(record, at)[0].tolist() == [0, 14 / 4, 140 / 8]  # iterates 0 .. t - 1
     assert late_mean(record, at)[0].tolist() == [1, (9 + 16) / 2, (25 + 36 + 49 + 64) / 4]
     assert growth(np.exp(0.2 * np.arange(50.0))[None]) == pytest.approx(0.1)
-    points = checkpoints(50_000)
+    points = log_spaced(50_000, 40)
     assert points[0] == 1
     assert points[-1] == 50_000
     assert 35 <= len(points) <= 40
@@ -150,7 +151,7 @@ def test_what_records_are_read_as() -> None:
         (lambda: late.stationary_critic_error(lock(2), lock(2).uniform(), -1, 8, 0), "beta"),
         (lambda: late.second_moment_operator(1.5, 1, 8, 0), "d = "),
         (lambda: late.sampled_growth(0.1, math.nan, 8), "beta"),
-        (lambda: checkpoints(0), "iterations"),
+        (lambda: log_spaced(0, 40), "last"),
         (lambda: running_mean(np.ones((2, 5)), np.array([5])), "running_mean: at"),
         (lambda: late_mean(np.ones(5), np.array([2])), "late_mean: record"),
         (lambda: growth(np.zeros((2, 9))), "growth: squares"),

@@ -17,6 +17,7 @@ from stretto.tabular.ppo import Lateness, Layered, TabularPPO, kernel, layered, 
 from stretto.tabular.ppo import oracle as exact
 from stretto.tabular.ppo import reference as plain
 from stretto.tabular.ppo.learn import latest_reads
+from stretto.tabular.softmax import softmax
 
 WORLD = layered(0)
 LATE = {
@@ -41,7 +42,7 @@ def test_the_kernel_is_the_plain_loop_to_the_bit(late: str, options: TabularPPO)
         assert np.array_equal(steps[read - 1][1], runs.old_critic[i])
         assert [sum(used > e for _, _, used in steps) for e in range(options.epochs)] == runs.epochs[i].tolist()
         for t in (1, 7, 30):
-            policy = exact.softmax(steps[t - 1][0])
+            policy = softmax(steps[t - 1][0])
             assert runs.gain[i, t] == pytest.approx(exact.gain(WORLD, policy), rel=1e-12)
             assert runs.slope[i, t] == pytest.approx((exact.gradient(WORLD, policy) ** 2).sum(), rel=1e-9)
             assert runs.error[i, t] == pytest.approx(exact.critic_error(WORLD, policy, steps[t - 1][1]), rel=1e-9)
@@ -120,11 +121,11 @@ def test_the_mean_of_a_first_step_is_the_expected_update() -> None:
     options = TabularPPO(episodes=20_000, epochs=1, lam=0.7, actor_step=1)
     runs = ppo_tabular(WORLD, options, 1, range(8), theta=theta, critic=critic)
     moves = runs.theta - theta
-    expected = exact.expected_update(WORLD, exact.softmax(theta), critic, 0.7)
+    expected = exact.expected_update(WORLD, softmax(theta), critic, 0.7)
     error = moves.std(0, ddof=1) / 8**0.5
     assert (np.abs(moves.mean(0) - expected) / error).max() < 6  # 48 entries, 7 degrees of freedom
     assert np.sqrt((((moves.mean(0) - expected) / error) ** 2).mean()) < 1.6
-    gradient = exact.gradient(WORLD, exact.softmax(theta))
+    gradient = exact.gradient(WORLD, softmax(theta))
     assert (np.abs(moves.mean(0) - gradient) / error).max() > 10  # the wrong critic shows
 
 
@@ -159,7 +160,7 @@ def test_epochs_with_a_huge_clip_are_plain_importance_weighted_steps() -> None:
     theta = np.zeros(WORLD.rewards.shape)
     layer = np.arange(4)
     for _ in range(4):
-        pi = exact.softmax(theta)
+        pi = softmax(theta)
         move = np.zeros(theta.shape)
         for i in range(8):
             s, a = batch.states[i, :-1], batch.actions[i]
@@ -204,7 +205,7 @@ def test_a_run_ends_at_its_goal() -> None:
     for run, done in enumerate(runs.iterations // 5):
         assert runs.gain[run, done] >= 2.6 > runs.gain[run, :done].max()
         assert np.isnan(runs.gain[run, done + 1 :]).all()
-        assert exact.gain(WORLD, exact.softmax(runs.theta[run])) == pytest.approx(runs.gain[run, done])
+        assert exact.gain(WORLD, softmax(runs.theta[run])) == pytest.approx(runs.gain[run, done])
 
 
 def test_it_learns() -> None:

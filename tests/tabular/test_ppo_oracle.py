@@ -10,6 +10,7 @@ import pytest
 from stretto.errors import ConfigError
 from stretto.tabular.ppo import Layered, layered
 from stretto.tabular.ppo import oracle as exact
+from stretto.tabular.softmax import softmax
 
 PI = np.array([[[0.5, 0.5], [0.3, 0.7]], [[0.8, 0.2], [0.45, 0.55]]])
 CRITIC = np.array([[0.9, 0.2], [0.1, 0.7]])
@@ -56,12 +57,12 @@ def test_short_traces_are_unbiased_with_the_true_critic_alone(lam: float) -> Non
 def test_the_gradient_is_the_slope_of_the_gain() -> None:
     world, g = layered(2, layers=3), np.random.default_rng(0)
     theta = g.normal(size=world.rewards.shape)
-    gradient = exact.gradient(world, exact.softmax(theta))
+    gradient = exact.gradient(world, softmax(theta))
     for at in [(0, 1, 2), (1, 0, 0), (2, 3, 1)]:
         up, down = theta.copy(), theta.copy()
         up[at] += 1e-5
         down[at] -= 1e-5
-        slope = (exact.gain(world, exact.softmax(up)) - exact.gain(world, exact.softmax(down))) / 2e-5
+        slope = (exact.gain(world, softmax(up)) - exact.gain(world, softmax(down))) / 2e-5
         assert slope == pytest.approx(gradient[at], abs=1e-9)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stretto.errors import ConfigError
-from stretto.tabular.slopes import loglog_slope
+from stretto.tabular.slopes import log_spaced, loglog_slope
 
 
 def test_a_power_law_is_found_and_its_interval_covers_it() -> None:
@@ -44,3 +44,12 @@ def test_what_has_no_slope_is_refused() -> None:
     with pytest.raises(ConfigError, match="loglog_slope: y has shape"):
         loglog_slope(x, np.ones((0, 3)))
     assert loglog_slope(x, x, 500).value == pytest.approx(1)
+
+
+def test_points_on_a_logarithmic_axis() -> None:
+    assert log_spaced(1000, 4).tolist() == [1, 10, 100, 1000]
+    assert log_spaced(100_000, 3, first=1000).tolist() == [1000, 10_000, 100_000]
+    assert log_spaced(3, 40).tolist() == [1, 2, 3]
+    for arguments, said in (((0, 4), "last = 0"), ((10, 1), "points = 1"), ((10, 4, 11), "last = 10")):
+        with pytest.raises(ConfigError, match=f"log_spaced: {said}"):
+            log_spaced(*arguments)

@@ -10,7 +10,7 @@ import numpy as np
 
 from stretto.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, discount, place, probabilities
-from stretto.tabular.mdp import MDP, Ints, policy_iteration, policy_value
+from stretto.tabular.mdp import MDP, Ints, policy_iteration
 
 Policies = Sequence[Floats]
 
@@ -122,11 +122,6 @@ def nash_gap(game: MarkovGame, policies: Policies) -> float:
 def nash_conv(game: MarkovGame, policies: Policies) -> float:
     """The sum of ``gaps``."""
     return float(gaps(game, policies).sum())
-
-
-def player_value(game: MarkovGame, policies: Policies, player: int) -> Floats:
-    """[S]: expected discounted cost of ``player``, through what it faces (equal to its row of ``values``)."""
-    return -policy_value(face(game, policies, player), policies[player])
 
 
 def _checked(where: str, game: MarkovGame, policies: Policies) -> list[Floats]:

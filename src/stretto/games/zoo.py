@@ -11,6 +11,7 @@ from pettingzoo import ParallelEnv
 from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
 from stretto.tabular.arguments import number, place
+from stretto.tabular.sampling import invert
 
 
 class ParallelGame(ParallelEnv[str, int, int]):
@@ -46,7 +47,7 @@ class ParallelGame(ParallelEnv[str, int, int]):
             self.rng = np.random.default_rng(int(number("ParallelGame.reset", "seed", seed, 0, whole=True)))
         given = (options or {}).get("state")
         self.now = (
-            self._draw(self.game.start)
+            int(invert(self.game.start, self.rng.random()))
             if given is None
             else place("ParallelGame.reset", "state", given, self.game.states)
         )
@@ -63,7 +64,7 @@ class ParallelGame(ParallelEnv[str, int, int]):
             chosen.append(place("ParallelGame.step", f"actions[{agent!r}]", actions.get(agent), count))
         joint = int(np.ravel_multi_index(chosen, self.game.actions))
         costs = self.game.costs[:, self.now, joint]
-        self.now = self._draw(self.game.moves[self.now, joint])
+        self.now = int(invert(self.game.moves[self.now, joint], self.rng.random()))
         self.steps += 1
         over = self.steps == self.horizon
         rewards = {a: -float(c) for a, c in zip(self.possible_agents, costs, strict=True)}
@@ -74,7 +75,3 @@ class ParallelGame(ParallelEnv[str, int, int]):
 
     def _all(self, what: Any) -> dict[str, Any]:
         return {a: dict(what) if isinstance(what, dict) else what for a in self.possible_agents}
-
-    def _draw(self, law: Any) -> int:
-        total = np.cumsum(law)
-        return int(np.searchsorted(total / total[-1], self.rng.random(), side="right"))

@@ -18,7 +18,7 @@ from stretto.errors import ConfigError
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
 from stretto.tabular.chains import mixing_time
-from stretto.tabular.slopes import loglog_slope
+from stretto.tabular.slopes import log_spaced, loglog_slope
 from stretto.tabular.td import laws
 from stretto.tabular.td.kernel import first_passage, td
 from stretto.tabular.td.moments import moments
@@ -139,7 +139,7 @@ def rate(settings: Settings) -> Outcome:
     """The last iterate's rate, its variance against the Lyapunov solution, and simultaneity."""
     total = 1_000_000 if settings.quick else 10_000_000
     seeds = _seeds(settings, 256, quick=128)
-    marks = np.unique(np.geomspace(1000, total, 60 * round(np.log10(total / 1000)) + 1).round().astype(np.int64))
+    marks = log_spaced(total, 60 * round(np.log10(total / 1000)) + 1, first=1000)
     checks: list[Check] = []
     curves = {}
     for horizon in (8, 16):

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from stretto.games.foraging.loop import run
 from stretto.games.foraging.mini import mini
-from stretto.games.foraging.mini_loop import Climb, checkpoints, climb
+from stretto.games.foraging.mini_loop import Climb, climb
 from stretto.games.foraging.training import Runs, Training
 from stretto.games.foraging.world import RICH, Foraging
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
-from stretto.tabular.slopes import Slope, loglog_slope
+from stretto.tabular.slopes import Slope, log_spaced, loglog_slope
 
 COUPLED, UNCOUPLED, UNGUIDED = "lambda = 3", "lambda = 0", "no guidance"
 HASTY, SLOW = "N_f = 1", "N_f = 1, steps / sqrt 20"
@@ -130,7 +130,8 @@ def rate(settings: Settings) -> Outcome:
     model, found = mini(), {}
     updates = {1: 100_000, 32: 10_000 if settings.quick else 100_000}
     for pulls, usual, few in ((1, 128, 64), (32, 16, 16)):
-        found[pulls] = climb(model, settings.range(usual, quick=few), checkpoints(updates[pulls]), pulls)
+        at = log_spaced(updates[pulls], 1 + 10 * round(np.log10(updates[pulls])))
+        found[pulls] = climb(model, settings.range(usual, quick=few), at, pulls)
         settings.say(f"N_f = {pulls}: tracking error {found[pulls].error.mean():.4f}")
     start = float((model.gradient(np.zeros_like(model.base)) ** 2).sum())
     checks = [Check("|grad J|^2 at the start", start, "exact to the digits shown", 0.00990012,

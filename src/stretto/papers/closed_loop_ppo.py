@@ -17,9 +17,9 @@ from stretto.tabular.delay import Delays
 from stretto.tabular.ppo import Lateness, Layered, TabularPPO, layered, lock, ppo_tabular
 from stretto.tabular.ppo import delay_oracle as exact
 from stretto.tabular.ppo.coupling import split_update
-from stretto.tabular.ppo.measure import checkpoints, growth, late_mean, running_mean
+from stretto.tabular.ppo.measure import growth, late_mean, running_mean
 from stretto.tabular.ppo.oracle import gain, gradient, occupancy, optimal_gain
-from stretto.tabular.slopes import Slope, loglog_slope
+from stretto.tabular.slopes import Slope, log_spaced, loglog_slope
 from stretto.tabular.stability import spectral_radius
 
 TWO_SCALES, ONE_SCALE = (0.6, 0.4), (0.5, 0.5)
@@ -42,7 +42,7 @@ COVERED, LOCKS = {2: 6.1e3, 4: 10.8e3, 8: 34e3}, {2: 80, 3: 240, 4: 780, 5: 5.8e
 def rate(settings: Settings) -> Outcome:
     """Both errors fall at least as T^-1/3 under the two-time-scale schedule, also with a late pair."""
     world, iterations, seeds = layered(0), 25_000 if settings.quick else 50_000, settings.range(16)
-    at = checkpoints(iterations)
+    at = log_spaced(iterations, 40)
     checks: list[Check] = []
     curves: dict[str, tuple[Any, list[Slope]]] = {}
     for a0, (actor, critic), late, published in LINES[:3] if settings.quick else LINES:

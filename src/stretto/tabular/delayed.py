@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.tabular.softmax import softmax
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 STATES, ACTIONS = 3, 2
@@ -29,12 +31,12 @@ class Delayed:
 
     def __post_init__(self) -> None:
         g = np.random.default_rng(self.world)
-        moves = _softmax(g.normal(size=(STATES, ACTIONS, STATES)))
+        moves = softmax(g.normal(size=(STATES, ACTIONS, STATES)))
         fast = g.uniform(-0.5, 0.5, size=(STATES, ACTIONS))
         slow = np.zeros((STATES, ACTIONS))
         slow[0, 1] += 0.6
         slow += g.uniform(-0.3, 0.3, size=slow.shape)
-        policy = _softmax(np.random.default_rng(self.policy_seed).normal(scale=0.3, size=(STATES, ACTIONS)))
+        policy = softmax(np.random.default_rng(self.policy_seed).normal(scale=0.3, size=(STATES, ACTIONS)))
         for name, value in (("moves", moves), ("fast", fast), ("slow", slow), ("policy", policy)):
             object.__setattr__(self, name, value)
 
@@ -100,11 +102,6 @@ class Delayed:
     def _gradient(self, visits: Floats, q: Floats) -> Floats:
         advantage = q - (self.policy * q).sum(1, keepdims=True)
         return visits[:, None] * self.policy * advantage
-
-
-def _softmax(x: Floats) -> Floats:
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return np.asarray(e / e.sum(-1, keepdims=True))
 
 
 def _cumulated(p: Floats) -> Floats:

@@ -10,6 +10,7 @@ import numpy as np
 from stretto.errors import ConfigError
 from stretto.tabular.arguments import discount, number, place
 from stretto.tabular.mdp import MDP
+from stretto.tabular.sampling import invert
 
 
 class TabularEnv(gymnasium.Env[Any, Any]):
@@ -31,7 +32,10 @@ class TabularEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         given = (options or {}).get("state")
         self.steps = 0
-        self.state = self._draw(self.mdp.start) if given is None else self._checked(given, self.mdp.states, "state")
+        if given is None:
+            self.state = int(invert(self.mdp.start, self.np_random.random()))
+        else:
+            self.state = self._checked(given, self.mdp.states, "state")
         return self.state, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
@@ -41,13 +45,9 @@ class TabularEnv(gymnasium.Env[Any, Any]):
         action = self._checked(action, self.mdp.actions, "action")
         mean = float(self.mdp.rewards[self.state, action])
         reward = mean + self.noise * float(self.np_random.standard_normal()) if self.noise else mean
-        self.state = self._draw(self.mdp.moves[self.state, action])
+        self.state = int(invert(self.mdp.moves[self.state, action], self.np_random.random()))
         self.steps += 1
         return self.state, reward, False, self.steps == self.horizon, {"mean_reward": mean}
-
-    def _draw(self, law: Any) -> int:
-        total = np.cumsum(law)
-        return int(np.searchsorted(total / total[-1], self.np_random.random(), side="right"))
 
     @staticmethod
     def _checked(value: Any, count: int, name: str) -> int:

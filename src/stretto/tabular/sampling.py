@@ -43,6 +43,13 @@ def guide(p: ArrayLike) -> Guide:
     return Guide(np.stack([cut, ends[..., 0] * 2.0**bits + ends[..., 1]], axis=-1), bits)
 
 
+def invert(law: NDArray[np.float64], u: Any) -> Any:
+    """Outcomes of ``law`` [K] at ``u`` in [0, 1), a number or an array, by inverting its distribution: for a law that
+    is drawn from once."""
+    upto = np.cumsum(law)
+    return np.searchsorted(upto / upto[-1], u, side="right")
+
+
 @njit(cache=True, inline="always")
 def draw(columns: NDArray[np.float64], bits: int, row: int, u: float) -> Any:
     """The outcome that ``u`` in [0, 1) picks from ``row``; runs in Python and in Numba kernels alike."""

@@ -20,6 +20,7 @@ from stretto.tabular.arguments import Floats, number
 from stretto.tabular.delay import Delays
 from stretto.tabular.mdp import policy_value
 from stretto.tabular.slack import LateRewards, SlowWorld
+from stretto.tabular.softmax import softmax
 
 
 class _Late(NamedTuple):
@@ -118,7 +119,7 @@ class SlowPPO:
         states = g.choice(mdp.states, self.rows, p=mdp.start)
         spent, t = 0.0, 0
         while spent < time:
-            policy = _softmax(theta)
+            policy = softmax(theta)
             u = g.random((3, self.rows))
             actions = (u[0][:, None] >= policy.cumsum(1)[states, :-1]).sum(1)
             after = (u[1][:, None] >= mdp.moves.cumsum(2)[states, actions, :-1]).sum(1)
@@ -150,14 +151,14 @@ class SlowPPO:
                 theta += self.actor_step / self.rows * step
             states = np.where(u[2] < mdp.gamma, after, g.choice(mdp.states, self.rows, p=mdp.start))
             t += 1
-        return float(mdp.start @ policy_value(world.with_mass(1.0), _softmax(theta))), t
+        return float(mdp.start @ policy_value(world.with_mass(1.0), softmax(theta))), t
 
 
 def _direction(
     theta: Floats, states: np.ndarray, actions: np.ndarray, behaviour: Floats, a: Floats, clip: float, rho_bar: float
 ) -> Floats:
     """sum_i w_i A_i min(rho_bar, rho_i) grad log pi [S,A], w_i = 0 where PPO's clip says so."""
-    policy = _softmax(theta)
+    policy = softmax(theta)
     rho = policy[states, actions] / behaviour
     stopped = ((a > 0) & (rho > 1 + clip)) | ((a < 0) & (rho < 1 - clip))
     factor = np.where(stopped, 0.0, a * np.minimum(rho, rho_bar))
@@ -165,8 +166,3 @@ def _direction(
     np.add.at(out, (states, actions), factor)
     np.subtract.at(out, states, factor[:, None] * policy[states])
     return out
-
-
-def _softmax(theta: Floats) -> Floats:
-    e = np.exp(theta - theta.max(1, keepdims=True))
-    return np.asarray(e / e.sum(1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Rates: the slope of an error's mean over seeds on logarithmic axes, with its interval."""
+"""Rates: the slope of an error's mean over seeds on logarithmic axes, with its interval; points on such an axis."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, number
@@ -56,6 +57,15 @@ def loglog_slope(
         slopes = [_fit(xs, mean)[0] for mean in means if (mean > 0).all()]
         low, high = (float(v) for v in np.percentile(slopes, [2.5, 97.5]))
     return Slope(value, low, high, level)
+
+
+def log_spaced(last: int, points: int, first: int = 1) -> NDArray[np.int64]:
+    """At most ``points`` >= 2 different whole numbers from ``first`` to ``last``, evenly spaced in their logarithm.
+    ``ConfigError`` unless 1 <= ``first`` <= ``last``."""
+    begin = number("log_spaced", "first", first, 1, whole=True)
+    end = number("log_spaced", "last", last, begin, whole=True)
+    count = int(number("log_spaced", "points", points, 2, whole=True))
+    return np.unique(np.round(np.geomspace(begin, end, count)).astype(np.int64))
 
 
 def _fit(x: Floats, y: Floats) -> tuple[float, float]:

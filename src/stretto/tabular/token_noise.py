@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stretto.errors import DataError
+from stretto.tabular.softmax import softmax
 
 Array = npt.NDArray[np.float64]
 Noise = Literal["drift", "engine"]
@@ -34,12 +35,6 @@ class Positions:
 
     d: Array
     entropy: Array
-
-
-def softmax(logits: Array) -> Array:
-    """Over the last axis."""
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
 
 
 def entropy(p: Array) -> Array:

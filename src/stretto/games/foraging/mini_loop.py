@@ -41,12 +41,6 @@ class Climb:
     visits: Ints
 
 
-def checkpoints(last: int, a_decade: int = 10) -> Ints:
-    """Whole numbers from 1 to ``last``, about evenly spaced in their logarithm."""
-    n = 1 + round(a_decade * math.log10(number("checkpoints", "last", last, 1, whole=True)))
-    return np.unique(np.round(np.logspace(0, math.log10(last), n)).astype(np.int64))
-
-
 def climb(
     model: Mini, seeds: Iterable[int], updates: ArrayLike, pulls: int = 1, step: float = 2.0, early: int = 1000
 ) -> Climb:

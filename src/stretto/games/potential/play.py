@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
 from stretto.tabular.sampling import guide
+from stretto.tabular.slopes import log_spaced
 from stretto.tabular.threads import start_threads
 
 Floats = NDArray[np.float64]
@@ -61,7 +62,7 @@ class Run:
 
 def log_times(last: int, points: int = 41) -> NDArray[np.int64]:
     """0, then ``points`` whole numbers spaced evenly on a logarithmic axis from 1 to ``last`` (equal ones once)."""
-    return np.unique(np.concatenate([[0], np.round(np.geomspace(1, max(last, 1), points)).astype(np.int64)]))
+    return np.concatenate([[0], log_spaced(max(last, 1), points)])
 
 
 def checked_times(where: str, times: ArrayLike | None, last: int) -> NDArray[np.int64]:

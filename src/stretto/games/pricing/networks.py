@@ -71,23 +71,25 @@ def views(theta: Any, inputs: int, hidden: int) -> Any:
 
 
 @njit(cache=True, error_model="numpy")
+def _rectify(h: Any, bias: Any) -> None:
+    """max(h + bias, 0) [B, H], in place."""
+    for b in range(h.shape[0]):
+        row = h[b]
+        for k in range(h.shape[1]):
+            z = row[k] + bias[k]
+            row[k] = z if z > _ZERO else _ZERO
+
+
+@njit(cache=True, error_model="numpy")
 def forward(theta: Any, x: Any, h1: Any, h2: Any, out: Any) -> None:
     """Hidden layers [B, H] and output [B] of a network at ``x`` [B, K]."""
     rows, inputs = x.shape
     hidden = h1.shape[1]
     w1, b1, w2, b2, w3, b3 = views(theta, inputs, hidden)
     np.dot(x, w1, h1)
-    for b in range(rows):
-        row = h1[b]
-        for h in range(hidden):
-            z = row[h] + b1[h]
-            row[h] = z if z > _ZERO else _ZERO
+    _rectify(h1, b1)
     np.dot(h1, w2, h2)
-    for b in range(rows):
-        row = h2[b]
-        for h in range(hidden):
-            z = row[h] + b2[h]
-            row[h] = z if z > _ZERO else _ZERO
+    _rectify(h2, b2)
     np.dot(h2, w3, out)
     bias = b3[0]
     for b in range(rows):

@@ -15,8 +15,9 @@ from scipy.special import ndtr
 
 from stretto.errors import ConfigError
 from stretto.tabular.arguments import array, number
-from stretto.tabular.ppo.oracle import expected_update, gradient, occupancy, softmax, values
+from stretto.tabular.ppo.oracle import expected_update, gradient, occupancy, values
 from stretto.tabular.ppo.worlds import Layered
+from stretto.tabular.softmax import softmax
 
 Floats = NDArray[np.float64]
 _MOST = 5_000_000

@@ -6,17 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import array, number
+from stretto.tabular.arguments import array
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-def checkpoints(iterations: int, points: int = 40) -> Ints:
-    """At most ``points`` different iterations from 1 to ``iterations``, evenly spaced on a log scale."""
-    last = number("checkpoints", "iterations", iterations, 1, whole=True)
-    count = int(number("checkpoints", "points", points, 2, whole=True))
-    return np.unique(np.round(np.geomspace(1, last, count)).astype(np.int64))
 
 
 def running_mean(record: Floats, at: Ints) -> Floats:

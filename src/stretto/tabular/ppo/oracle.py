@@ -16,12 +16,6 @@ Floats = NDArray[np.float64]
 _MOST = 1_000_000
 
 
-def softmax(theta: Floats) -> Floats:
-    """Policy [.., A] of logits [.., A]."""
-    e = np.exp(theta - theta.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
 def values(world: Layered, policy: ArrayLike) -> tuple[Floats, Floats]:
     """Q [H, S, A] and V [H, S] of a policy [H, S, A]: Q_h = R_h + P_h V_{h+1}, backward."""
     pi = _policy("values", world, policy)

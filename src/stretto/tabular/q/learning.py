@@ -21,7 +21,7 @@ from stretto.tabular.q import corruption as streams
 from stretto.tabular.q import kernel
 from stretto.tabular.q.corruption import Corruption
 from stretto.tabular.q.robust import MEAN, MEDIAN_OF_MEANS, TRIMMED, trim_for
-from stretto.tabular.sampling import guide
+from stretto.tabular.sampling import guide, invert
 from stretto.tabular.threads import start_threads
 
 KINDS = {"mean": MEAN, "median_of_means": MEDIAN_OF_MEANS, "trimmed": TRIMMED}
@@ -100,9 +100,8 @@ def trajectories(mdp: MDP, behaviour: Any, seeds: Any) -> Trajectories:
     law[:, :, : mdp.states] = policy[:, :, None] * mdp.moves
     kinds = (streams.MOVES, streams.NOISE, streams.HITS, streams.FAKES)
     keys = np.array([[counter.key(int(s), kind) for kind in kinds] for s in seeds], np.uint64)
-    upto = np.cumsum(mdp.start)
     first = [counter.uniform(np.uint64(counter.key(int(s), streams.START)), 0) for s in seeds]
-    starts = np.searchsorted(upto / upto[-1], first, side="right").astype(np.int64)
+    starts = invert(mdp.start, first).astype(np.int64)
     return Trajectories(keys, starts, *guide(law.reshape(mdp.states, -1)), shift)
 
 

@@ -1,0 +1,13 @@
+"""Probabilities of logits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stretto.tabular.arguments import Floats
+
+
+def softmax(logits: Floats) -> Floats:
+    """exp(logits) over its sum, along the last axis."""
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(p / p.sum(-1, keepdims=True))
