@@ -184,3 +184,76 @@ def test_a_component_may_be_a_file_of_the_working_directory(
     code, out, err = run(capsys, monkeypatch, "train", "stale", "env.name=my_own_task:Mine", "--dry-run")
     assert code == 0, err
     assert "my_own_task:Mine" in out
+
+
+MARKUP = "[/b] [red] :smile: \\[x]"
+
+
+def test_what_a_user_named_is_shown_as_it_is_and_never_read_as_markup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = f"runs/{MARKUP}"
+    code, shown, said = run(
+        capsys, monkeypatch, "rehearse", "quickstart", f"out={out}", "name=n [red] [bold", f"description={MARKUP}",
+        "max_steps=1", "prompts_per_step=2", "group_size=2", "eval.tasks=2", "warm_start.accuracy=0",
+        "warm_start.hidden=16", "logging.console=plain",
+    )  # fmt: skip
+    assert code == 0, said
+    assert f"{out}/model\n" in shown
+    assert f"{out}/report.html\n" in shown
+    for command in ("check", "report"):
+        code, shown, said = run(capsys, monkeypatch, command, out)
+        assert code == 0, said
+    assert f"{out}/report.html" in shown
+    code, _, said = run(capsys, monkeypatch, "train", "--resume", out)
+    assert code == 1
+    assert f"{out} was made by" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", f"{MARKUP}.toml"),
+        ("train", "quickstart", f"model={MARKUP}"),
+        ("train", "quickstart", f"reward={MARKUP}:f"),
+        ("train", "quickstart", f"reward=math:{MARKUP}"),
+        ("train", "quickstart", f"control.pool.name={MARKUP}"),
+        ("train", "own-data", f"env.path={MARKUP}"),
+        ("train", "quickstart", f"{MARKUP}=3"),
+        ("train", "--resume", MARKUP),
+        ("check", MARKUP),
+        ("report", MARKUP),
+        ("objectives", MARKUP),
+        ("reproduce", MARKUP),
+        ("compare", "stale", "--objectives", MARKUP),
+        ("compare", MARKUP),
+        (MARKUP,),
+        ("train", f"--{MARKUP}"),
+    ],
+)
+def test_an_error_shows_what_it_is_about_as_it_was_typed(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, said = run(capsys, monkeypatch, *arguments)
+    assert code in (1, 2)
+    assert MARKUP in said.replace("\\\\", "\\")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("text", [MARKUP, "[/]", "[bold"])
+def test_the_live_view_and_the_progress_of_a_sweep_read_no_markup(text: str) -> None:
+    import io
+
+    from rich.console import Console
+
+    from stretto.cli import research
+    from stretto.observe.live import LiveView
+
+    shown = io.StringIO()
+    with LiveView("rich", 3, console=Console(file=shown, force_terminal=True, width=200)) as live:
+        live.progress(text)
+        live({"e": "Fault", "t": 0.0, "where": "x", "what": text})
+    assert text in shown.getvalue()
+    with research._Counted(1, lambda record: record["error"]) as done:
+        done({"error": text})

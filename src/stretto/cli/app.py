@@ -12,8 +12,9 @@ app = typer.Typer(
     help="Asynchronous reinforcement learning whose staleness is exact, bounded, visible and corrected.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
 )  # fmt: skip
-out = Console(emoji=False)
-err = Console(stderr=True, emoji=False, soft_wrap=True)
+out = Console(markup=False, emoji=False, highlight=False)
+err = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+"""Neither reads markup: paths, names and errors are a user's text. What is to have a style is a ``Text``."""
 
 Source = Annotated[str | None, typer.Argument(help="A recipe (see `stretto recipes`) or a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings: key=value, with dots for sections.")]

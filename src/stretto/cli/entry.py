@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Iterator
 
+from rich.text import Text
+
 from stretto.cli.app import app, err
 from stretto.errors import StrettoError
 
@@ -63,8 +65,7 @@ def _sigterm() -> Iterator[list[int]]:
 
 def _say(kind: str, text: str) -> None:
     with contextlib.suppress(OSError):  # stderr may be full or closed, too
-        err.print(f"[bold red]{kind}[/]: ", end="")
-        err.print(text, markup=False, highlight=False)
+        err.print(Text.assemble((kind, "bold red"), f": {text}"))
 
 
 def _mute() -> None:

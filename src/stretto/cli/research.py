@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from stretto.cli.app import Json, Overrides, app, err, out
 from stretto.errors import ConfigError
@@ -40,20 +40,20 @@ def objectives(
         for column in ("objective", "what it is", "needs"):
             shown.add_column(column)
         for row in rows:
-            shown.add_row(row.name, escape(row.summary), ", ".join(row.needs))
+            shown.add_row(row.name, row.summary, ", ".join(row.needs))
         out.print(shown)
         return
     found = describe(name)
     if as_json:
         print(json.dumps(dataclasses.asdict(found)))
         return
-    out.print(f"[bold]{found.name}[/]  ({found.module})\n")
-    out.print(found.text, markup=False, highlight=False)
+    out.print(Text.assemble((found.name, "bold"), f"  ({found.module})\n"))
+    out.print(found.text)
     options = Table(title="options", title_justify="left", show_header=True, box=None, padding=(0, 2))
     for column in ("option", "type", "default", "also written"):
         options.add_column(column)
     for option in found.options:
-        options.add_row(option.name, escape(option.type), escape(option.default), ", ".join(option.symbols))
+        options.add_row(option.name, option.type, option.default, ", ".join(option.symbols))
     out.print("", options)
     table = Table(title="gradient: multiplier of A grad logp", title_justify="left", box=None, padding=(0, 2))
     ratios = list(dict.fromkeys(row.ratio for row in found.gradient))
@@ -82,7 +82,7 @@ def papers(as_json: Json = False) -> None:
     for paper in PAPERS:
         name = "\n".join([paper.name, *(f"  {part}" for part in paper.parts if len(paper.parts) > 1)])
         arxiv = f" (arXiv {paper.arxiv})" if paper.arxiv else ""
-        about = f"[bold]{escape(paper.title)}[/]{arxiv}\n{escape(paper.claim)}\n[dim]{paper.lives}[/]\n"
+        about = Text.assemble((paper.title, "bold"), f"{arxiv}\n{paper.claim}\n", (f"{paper.lives}\n", "dim"))
         shown.add_row(name, about, paper.status)
     out.print(shown)
 
@@ -106,7 +106,7 @@ def reproduce(
     if (name is None) != every:
         both = "" if name is None else ", not both"
         raise ConfigError(f"which paper? Give one name (see `stretto papers`), or --all{both}")
-    settings = Settings(seeds, first_seed, quick, lambda line: err.print(line, markup=False, highlight=False))
+    settings = Settings(seeds, first_seed, quick, lambda line: err.print(line))
     if name is not None:
         verdict = run_one(find(name), settings, figures)
         print(json.dumps(verdict.record())) if as_json else _show(verdict)
@@ -115,7 +115,7 @@ def reproduce(
 
         def say(verdict: Verdict) -> None:
             word = "pass" if verdict.outcome.passed else "FAIL"
-            err.print(f"{verdict.paper.name}: {word}, {verdict.seconds:.0f} s", markup=False, highlight=False)
+            err.print(f"{verdict.paper.name}: {word}, {verdict.seconds:.0f} s")
 
         try:
             verdicts = reproduce_all(settings, figures, jobs, say)
@@ -134,17 +134,17 @@ def _show(verdict: Any) -> None:
     from stretto.papers.run import table
 
     paper = verdict.paper
-    out.print(f"[bold]{escape(paper.title)}[/]" + (f" (arXiv {paper.arxiv})" if paper.arxiv else ""))
-    out.print(f"claim: {paper.claim}\n", markup=False, highlight=False)
+    out.print(Text.assemble((paper.title, "bold"), f" (arXiv {paper.arxiv})" if paper.arxiv else ""))
+    out.print(f"claim: {paper.claim}\n")
     if out.is_terminal:
         out.print(_checks(verdict))
     else:
         print(table([verdict]))  # a line a check, however wide
     for note in verdict.outcome.notes:
-        out.print(f"note: {note}", markup=False, highlight=False)
-    out.print(f"{'pass' if verdict.outcome.passed else 'FAIL'} in {verdict.seconds:.1f} s", highlight=False)
+        out.print(f"note: {note}")
+    out.print(f"{'pass' if verdict.outcome.passed else 'FAIL'} in {verdict.seconds:.1f} s")
     if verdict.figure:
-        out.print(f"figure: {verdict.figure}", markup=False, highlight=False)
+        out.print(f"figure: {verdict.figure}")
 
 
 def _checks(verdict: Any) -> Table:
@@ -157,7 +157,7 @@ def _checks(verdict: Any) -> Table:
     for check in verdict.outcome.checks:
         said = word(check)
         cells = (check.name, text(check.published), text(check.measured), check.condition)
-        shown.add_row(*map(escape, cells), f"[{colour[said]}]{said}[/]")
+        shown.add_row(*cells, Text(said, colour[said]))
     return shown
 
 
@@ -254,7 +254,8 @@ class _Counted:
 
     def __init__(self, total: int, line: Callable[[dict[str, Any]], str]) -> None:
         self._total, self._line, self._done = total, line, 0
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        text = TextColumn("{task.description}", markup=False)  # an error that a run ended with may be in it
+        columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, console=err, disable=not sys.stderr.isatty())
         self._task = self._bar.add_task("runs", total=total)
 
@@ -271,6 +272,6 @@ class _Counted:
         self._done += 1
         text = self._line(record)
         if self._bar.disable:
-            err.print(f"{self._done}/{self._total} {text}", markup=False, highlight=False)
+            err.print(f"{self._done}/{self._total} {text}")
         else:
             self._bar.update(self._task, advance=1, description=text)

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from stretto.cli.app import DryRun, Json, Overrides, Resume, RunDir, Source, app, err, out
 from stretto.cli.entry import exit_code
@@ -69,39 +70,39 @@ def _start(
     except KeyboardInterrupt as error:
         err.print("interrupted", end=". " if (run / "events.jsonl").exists() else "\n")
         if (run / "events.jsonl").exists():
-            err.print(what_next(run), markup=False, highlight=False)
+            err.print(what_next(run))
         raise typer.Exit(exit_code(error)) from None
     if as_json:
         print(json.dumps(result))
     else:
         _show(result)
     if result["reason"] == "interrupted":
-        err.print(f"interrupted; go on with: {resume_command(run)}", markup=False, highlight=False)
+        err.print(f"interrupted; go on with: {resume_command(run)}")
         raise typer.Exit(130)
 
 
 def _show(result: dict[str, Any]) -> None:
     """The result for a person."""
-    table = Table(show_header=False, box=None, padding=(0, 2))
+    rows = {}
     evaluation = result["eval"]
     if evaluation["accuracy"] is not None:
         before, after = evaluation["initial_accuracy"], evaluation["accuracy"]
-        table.add_row("held-out accuracy", f"{before:.3f} → {after:.3f}")
+        rows["held-out accuracy"] = f"{before:.3f} → {after:.3f}"
     stale = result["staleness"]
-    table.add_row("steps", f"{result['steps']} (version {result['version']}), {result['reason']}")
-    table.add_row("staleness", f"mean {stale['mean']:.2f}, max {stale['max']} versions")
+    rows["steps"] = f"{result['steps']} (version {result['version']}), {result['reason']}"
+    rows["staleness"] = f"mean {stale['mean']:.2f}, max {stale['max']} versions"
     if result["collapse"] is not None:
-        table.add_row("collapse", f"the reward fell below 70 % of its best at step {result['collapse']}")
-    table.add_row("ledger", ", ".join(f"{k} {v}" for k, v in result["ledger"].items()))
-    time = f"{result['wall_s']:.1f} s wall"
+        rows["collapse"] = f"the reward fell below 70 % of its best at step {result['collapse']}"
+    rows["ledger"] = ", ".join(f"{k} {v}" for k, v in result["ledger"].items())
+    rows["time"] = f"{result['wall_s']:.1f} s wall"
     if result["virtual_s"] is not None:
-        time += f", {result['virtual_s']:.1f} s virtual"
-    table.add_row("time", time)
+        rows["time"] += f", {result['virtual_s']:.1f} s virtual"
     if result["weights_sha256"]:
-        table.add_row("model", f"{result['run']}/model")
+        rows["model"] = f"{result['run']}/model"
     if (Path(result["run"]) / "report.html").exists():
-        table.add_row("report", f"{result['run']}/report.html")
-    out.print(table)
+        rows["report"] = f"{result['run']}/report.html"
+    for label, value in rows.items():
+        out.print(f"  {label:<17}    {value}", soft_wrap=True)  # a path can be copied whole
 
 
 @app.command()
@@ -142,7 +143,7 @@ def check(run: RunDir, as_json: Json = False) -> None:
         print(json.dumps({"events": result.events, "violations": violations, "complete": result.complete}))
     else:
         for violation in result.violations[:50]:
-            out.print(str(violation), markup=False)
+            out.print(str(violation))
         state = "" if result.complete else " (the run did not end)"
         print(f"{result.events} events, {len(result.violations)} violations{state}")
     if result.violations:
@@ -154,7 +155,7 @@ def report(run: RunDir) -> None:
     """Write report.html of a run, finished or not."""
     from stretto.observe.report import write_report
 
-    print(write_report(run, lambda line: err.print(line, markup=False, highlight=False)))
+    print(write_report(run, lambda line: err.print(line)))
 
 
 @app.command()
@@ -185,8 +186,7 @@ def doctor(as_json: Json = False) -> None:
         print(json.dumps(rows))
     else:
         for row in rows:
-            mark = {"ok": "[green]ok[/]     ", "missing": "[yellow]missing[/]", "bad": "[red]bad[/]    "}[row["status"]]
-            out.print(f"{mark} {row['name']}: ", end="")
-            out.print(row["detail"], markup=False, highlight=False)
+            colour = {"ok": "green", "missing": "yellow", "bad": "red"}[row["status"]]
+            out.print(Text.assemble((f"{row['status']:<7}", colour), f" {row['name']}: {row['detail']}"))
     if any(row["status"] == "bad" for row in rows):
         raise typer.Exit(1)

@@ -56,13 +56,16 @@ def _read_file(source: str) -> str:
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """``a.b=value`` as (["a", "b"], value); the value is TOML, and anything that isn't TOML is a string. ``null`` and
-    ``none`` are None; but ``none`` is itself among a component's options, where it is a choice like any other."""
+    """``a.b=value`` as (["a", "b"], value); the value is TOML, and anything that isn't TOML is a string. A key that
+    holds text takes it as it is, quoted or not (``name=2026``, ``out=runs/[a]``). ``null`` and ``none`` are None; but
+    ``none`` is itself among a component's options, where it is a choice like any other."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key or not all(key.split(".")):
         raise ConfigError(f"override {text!r}: expected key=value, for instance learner.lr=1e-4")
     value = value.strip()
+    if value and value[0] not in "\"'" and value not in ("none", "null") and _is_text(key.split(".")):
+        return key.split("."), value
     try:
         parsed = tomllib.loads(f"v = {value}")["v"]
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -130,6 +133,13 @@ def _fill_defaults(table: dict[str, Any], model: type[BaseModel]) -> None:
                 inner.setdefault(name, value)
         elif section is not None:
             _fill_defaults(inner, section)
+
+
+def _is_text(path: list[str]) -> bool:
+    """Does this key hold text, whatever it looks like?"""
+    section = _section(path[:-1])
+    field = None if section is None or section is Component else section.model_fields.get(path[-1])
+    return field is not None and field.annotation in (str, str | None)
 
 
 def _explain(error: Any, table: dict[str, Any]) -> str:

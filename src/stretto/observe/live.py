@@ -40,7 +40,7 @@ class LiveView:
         console: Console | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
         if mode == "auto":
             mode = "rich" if self._console.is_terminal and not self._console.is_dumb_terminal else "plain"
         self.mode = mode
@@ -174,7 +174,8 @@ class LiveView:
         if self._phase or not row:
             grid.add_row("now", Text(self._phase or "waiting for the first step"))
         if row:
-            grid.add_row("reward", f"{_num(row.get('reward/trained/mean'))}  [cyan]{spark(self._rewards, 40)}[/]")
+            reward = f"{_num(row.get('reward/trained/mean'))}  "
+            grid.add_row("reward", Text.assemble(reward, (spark(self._rewards, 40), "cyan")))
         if self._accuracy:
             version, accuracy = self._accuracy[-1]
             grid.add_row(
