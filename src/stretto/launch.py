@@ -28,27 +28,37 @@ from stretto.observe.summary import summarize, summary_of
 from stretto.observe.trackers import make_trackers
 from stretto.runtime.clock import VirtualLoop, few_collections, run_virtual
 from stretto.runtime.events import FORMAT, Event, EventLog, read_events
+from stretto.runtime.inputs import compare, take
 from stretto.runtime.manifest import Restored, check_logs, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
 from stretto.runtime.parts import Outcome, Parts
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.crew import Crew, model_type
-from stretto.wiring import Job, build_parts, load_environment
+from stretto.wiring import Job, build_parts, load_environment, peek_environment
 
 
 def check_start(config: RunConfig, mode: str, resume: Path | None = None) -> Rules:
     """Everything that can be found wrong before anything starts, the run's directory included. Changes nothing."""
     rules = check(config, mode)
+    _check_accepted(config, resume)
     if resume is None:
         rundir.check_new(Path(config.out_dir))
     else:
-        _restore(config, mode, resume)
+        restored, _ = _restore(config, mode, resume)
+        env, model_dir = peek_environment(config, mode)
+        compare(Path(config.out_dir), restored.inputs, take(config, env, model_dir), env, config.accept_changed)
     return rules
+
+
+def _check_accepted(config: RunConfig, resume: Path | None) -> None:
+    if config.accept_changed and resume is None:
+        raise ConfigError("accept_changed is for --resume: a new run has nothing that could have changed")
 
 
 def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[str, Any]:
     """Run to the end; returns what ``--json`` prints. ``resume``: a run directory or one of its checkpoints."""
     rules = check(config, mode)
+    _check_accepted(config, resume)
     out = Path(config.out_dir)
     if resume is None:
         rundir.check_new(out)
@@ -76,7 +86,6 @@ def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path 
                 f"{out} has trained all its {restored.version} steps: nothing to do (a higher max_steps goes on)"
             )
         return over
-    _prepare(config, out, restored)
     started = time.perf_counter()
     try:
         with live, _crew(config, mode, out) as crew:
@@ -84,6 +93,11 @@ def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path 
                 live.progress(line)
             job = Job(config, mode, rules, out, restored, live.progress,
                       *load_environment(config, mode, live.progress), crew)  # fmt: skip
+            job.inputs = take(config, job.env, job.model_dir)
+            if restored is not None:
+                for line in compare(out, restored.inputs, job.inputs, job.env, config.accept_changed):
+                    live.progress(line)
+            _prepare(config, out, restored)
             if job.virtual:
                 done = run_virtual(_run(job, live, kept), VirtualLoop())
             else:
@@ -133,7 +147,8 @@ def _prepare(config: RunConfig, out: Path, restored: Restored | None) -> None:
         set_aside_newer(restored.learner_dir.parent)
     for hook, rule in in_order(config).items():  # what is saved says it once more, so that it can be read back
         setattr(config.control, hook, rule)
-    (out / "config.toml").write_text(to_toml(config))
+    # what was accepted once is no licence for the next time
+    (out / "config.toml").write_text(to_toml(config.model_copy(update={"accept_changed": []})))
 
 
 def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContextManager[Crew | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from stretto.pool.scored import Scored
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
+from stretto.runtime.inputs import Inputs
 from stretto.runtime.late import LateRewards
 from stretto.runtime.manifest import Restored
 from stretto.runtime.parts import Parts
@@ -59,6 +60,8 @@ class Job:
     eos_ids: tuple[int, ...]
     crew: Crew | None = None
     """Worker processes, if there are any."""
+    inputs: Inputs = field(default_factory=dict)
+    """Fingerprints of what the run depends on."""
 
     @property
     def virtual(self) -> bool:
@@ -98,7 +101,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         log=log, view=view, waits=waits, out=job.out, max_steps=max_steps, tasks_in_all=tasks_in_all,
         evaluator=evaluator, on_step=_recorder(job, env, log), says=job.says,
         offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job), late=late,
-        **_recorded(job),
+        inputs=job.inputs, **_recorded(job),
     )  # fmt: skip
 
 
@@ -133,17 +136,36 @@ def load_environment(config: RunConfig, mode: str, says: Says) -> tuple[Environm
     """The bound environment, the model's directory (built, converted or the user's) and the ids that end a text."""
     if mode == "simulate":
         return ModelledEnvironment(Costs(config.cluster, config.seed)), None, ()
-    from stretto.models.resolve import check_vocabulary, resolve_model
-    from stretto.models.tokenizer import light_tokenizer
+    from stretto.models.resolve import resolve_model
 
     env = build_environment(config)
     model_dir = resolve_model(config, env, says)
+    return env, model_dir, _bind(config, env, model_dir)
+
+
+def peek_environment(config: RunConfig, mode: str) -> tuple[Environment, Path | None]:
+    """The environment, bound if the model's directory (the second result) is there; builds no model."""
+    if mode == "simulate":
+        return ModelledEnvironment(Costs(config.cluster, config.seed)), None
+    from stretto.models.resolve import find_model
+
+    env = build_environment(config)
+    model_dir = find_model(config, env)
+    if model_dir is not None:
+        _bind(config, env, model_dir)
+    return env, model_dir
+
+
+def _bind(config: RunConfig, env: Environment, model_dir: Path) -> tuple[int, ...]:
+    from stretto.models.resolve import check_vocabulary
+    from stretto.models.tokenizer import light_tokenizer
+
     tokenizer = light_tokenizer(model_dir)
     check_vocabulary(model_dir, tokenizer)
     env.bind(tokenizer, config.seed)
     if hasattr(env, "check_prompts"):
         env.check_prompts(config.engine.max_tokens - 1)
-    return env, model_dir, tokenizer.eos_ids
+    return tokenizer.eos_ids
 
 
 def _steps(config: RunConfig, env: Environment) -> tuple[int, int | None]:

@@ -16,7 +16,10 @@ from stretto.config.load import apply_overrides, load_config, read_source, recip
 from stretto.config.schema import RunConfig
 from stretto.errors import ConfigError
 
-RESUMABLE = ("max_steps", "epochs", "deadlines", "logging", "save_every", "keep_checkpoints", "eval", "workers")
+RESUMABLE = (
+    "max_steps", "epochs", "learner.lr", "learner.schedule", "learner.warmup_steps", "learner.final_lr_share",
+    "deadlines", "logging", "save_every", "keep_checkpoints", "eval", "workers", "accept_changed",
+)  # fmt: skip
 
 
 def _split(source: str | None, overrides: list[str] | None) -> tuple[str | None, list[str]]:
@@ -38,8 +41,8 @@ def _configure(source: str | None, settings: list[str], resume: Path | None) -> 
 
     run = run_of(resume)
     for text in settings:
-        key = text.split("=")[0].split(".")[0].strip()
-        if key not in RESUMABLE:
+        key = text.split("=")[0].strip()
+        if not any(f"{key}.".startswith(f"{free}.") for free in RESUMABLE):
             raise ConfigError(f"{text!r}: a resumed run keeps its {key!r}; only {', '.join(RESUMABLE)} may change")
     table = apply_overrides(read_source(str(run / "config.toml")), settings)
     table["out"] = str(run)

@@ -77,6 +77,11 @@ class RunConfig(Section):
     save_partial: bool = Field(
         True, description="Checkpoints hold unfinished trajectories, which go on at their last token."
     )
+    accept_changed: list[Literal["data", "prompts", "tokenizer", "model"]] = Field(
+        default_factory=list,
+        description="With --resume only, for once: go on although these are not what the checkpoint was made with. "
+        "Rows may then train twice or never; unfinished groups whose prompt is another one are cancelled.",
+    )
     pool_limit_mib: int = Field(
         4096, ge=1, description="While ready groups hold more than this and a batch is ready, no new group starts."
     )

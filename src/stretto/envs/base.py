@@ -67,6 +67,9 @@ class Environment(Protocol):
     it finished with ``late=True``; it may return steps after the trajectory trained on ``reward``. It must depend on
     its arguments alone (of the trajectory without ``info``): after a resume it is called anew for those that wait.
     What the number means is the objective's: by default it replaces ``reward``.
+
+    One whose tasks depend on more than its options (files, say) may have a method ``fingerprint() -> dict`` of strings
+    and numbers that says what they were; a run goes on from a checkpoint only while it says the same.
     """
 
     def bind(self, tokenizer: Any, seed: int) -> None:

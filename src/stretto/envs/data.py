@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+import xxhash
+
 from stretto.envs.base import ENVIRONMENTS, Task
 from stretto.envs.counter import permutation, text_share
 from stretto.envs.single_turn import SingleTurn
@@ -15,6 +18,7 @@ from stretto.errors import ConfigError, DataError
 from stretto.models.tokenizer import LightTokenizer
 from stretto.trajectory import Ints
 
+_PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
 _EXAMPLES = Path(__file__).parent.parent / "recipes" / "data"
 
 
@@ -55,7 +59,7 @@ class Data(SingleTurn):
     def __post_init__(self) -> None:
         if self.eval_path is None and not 0 <= self.eval_fraction < 1:
             raise ConfigError(f"env.eval_fraction = {self.eval_fraction}: must be at least 0 and below 1")
-        rows = list(self._read(self.path, "env.path"))
+        rows = self._rows = list(self._read(self.path, "env.path"))
         if self.eval_path is not None:
             self._eval = list(self._read(self.eval_path, "env.eval_path"))
             held_out = {row.key for row in self._eval}
@@ -92,6 +96,12 @@ class Data(SingleTurn):
         for row in (*self._train, *self._eval):
             if self.tokenizer.by_character or len(row.key.encode()) + around > limit:
                 self._ids(row)
+
+    def fingerprint(self, rows: int | None = None) -> dict[str, Any]:
+        """How many rows there are, and hashes of what the first ``rows`` (None: all) and the evaluation rows say."""
+        held_out = _digest(self._eval)
+        return {"rows": len(self._rows), "content": _digest(self._rows[:rows]), "training": len(self._train),
+                "evaluation": held_out}  # fmt: skip
 
     @property
     def epoch_size(self) -> int | None:
@@ -172,6 +182,14 @@ class Data(SingleTurn):
             raise DataError(f"{where}: {self.answer_column!r} is empty; fill it in or remove the row")
         info = {k: v for k, v in values.items() if k not in (self.prompt_column, self.answer_column)}
         return Row(prompt, answer, info, where)
+
+
+def _digest(rows: list[Row]) -> str:
+    """xxh3-128 of what these rows say, in their order; where they come from doesn't count."""
+    digest = xxhash.xxh3_128()
+    for row in rows:
+        digest.update(orjson.dumps([row.prompt, row.answer, row.info], default=repr, option=_PLAIN))
+    return digest.hexdigest()
 
 
 def _is_message(message: Any) -> bool:

@@ -32,6 +32,21 @@ def resolve_model(config: RunConfig, env: Any, progress: Progress = print) -> Pa
     return directory
 
 
+def find_model(config: RunConfig, env: Any) -> Path | None:
+    """``resolve_model`` without building anything: None if it isn't there yet."""
+    if config.model == "tiny":
+        from stretto.models.tiny import tiny_path
+
+        built = tiny_path(config.warm_start, env, seed=config.seed)
+    elif config.model == "smollm2":
+        from stretto.models.smollm2 import smollm2_path
+
+        built = smollm2_path()
+    else:
+        return resolve_model(config, env)
+    return built if (built / "model.safetensors").is_file() else None
+
+
 def check_directory(directory: Path) -> None:
     """Raise ``DataError`` unless config, tokenizer and safetensors weights are there."""
     setting = f"model = {str(directory)!r}"

@@ -39,10 +39,15 @@ def find_gguf() -> Path:
     return files[0]
 
 
+def smollm2_path(cache_dir: Path | None = None) -> Path:
+    """Where the cache has the converted model, once it is there."""
+    return (cache_dir or cache_root()) / "smollm2-135m-instruct"
+
+
 def build_smollm2(cache_dir: Path | None = None, progress: Progress = print) -> Path:
     """The Transformers directory (float32, tied embeddings), converted once and then taken from the cache."""
-    root = cache_dir or cache_root()
-    target = root / "smollm2-135m-instruct"
+    target = smollm2_path(cache_dir)
+    root = target.parent
     if (target / "model.safetensors").is_file():
         return target
     gguf = find_gguf()

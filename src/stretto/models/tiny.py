@@ -49,6 +49,11 @@ def cache_key(warm_start: WarmStart, env: Any, seed: int) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
+def tiny_path(warm_start: WarmStart, env: Any, cache_dir: Path | None = None, seed: int = 0) -> Path:
+    """Where the cache has this model, once it is built."""
+    return (cache_dir or cache_root()) / f"tiny-{cache_key(warm_start, env, seed)}"
+
+
 def build_tiny(
     warm_start: WarmStart,
     env: Any,
@@ -58,8 +63,8 @@ def build_tiny(
 ) -> Path:
     """A Transformers directory with the tiny model, warm-started on ``env`` (left as it is), from the cache if it
     was built before. Raises ``DataError`` when the accuracy isn't reached within ``warm_start.max_steps``."""
-    root = cache_dir or cache_root()
-    target = root / f"tiny-{cache_key(warm_start, env, seed)}"
+    target = tiny_path(warm_start, env, cache_dir, seed)
+    root = target.parent
     if (target / "model.safetensors").is_file():
         return target
     if warm_start.accuracy > 0 and not hasattr(env, "worked"):

@@ -30,6 +30,7 @@ from stretto.config.schema import RunConfig
 from stretto.errors import CheckpointError, StrettoError
 from stretto.pool.columns import Columns, pack, pack_completions, unpack, unpack_completions
 from stretto.pool.late import FRESH, Promise
+from stretto.runtime.inputs import Inputs, prompt_of
 from stretto.runtime.members import RunningGroup, snapshot_member
 from stretto.trajectory import Completion, Group, Trajectory
 
@@ -54,14 +55,17 @@ class Snapshot:
     late: list[Promise] = field(default_factory=list)
     late_counts: dict[str, int] = field(default_factory=dict)
     scored: Columns | None = None
+    inputs: Inputs = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedGroup:
-    """A group that was unfinished: members that were done, and what the open ones had sampled."""
+    """A group that was unfinished: members that were done, and what the open ones had sampled. ``prompt``: its
+    fingerprint; None if an older Stretto saved it."""
 
     id: int
     version: int
+    prompt: str | None
     replaced: int
     created: int
     done: list[Trajectory]
@@ -85,6 +89,8 @@ class Restored:
     """Trajectories that wait for their late reward; those that haven't trained are members of the groups above."""
     late_counts: dict[str, int]
     """What became of all the others; empty if the objective takes no late rewards."""
+    inputs: Inputs
+    """Fingerprints of what the run depended on; empty if an older Stretto saved it."""
 
 
 async def save_checkpoint(
@@ -133,7 +139,7 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
         done += finished
         running.append(
             {"id": group.id, "version": group.version, "replaced": group.replaced, "created": group.created,
-             "done": len(finished), "open": open_members}
+             "done": len(finished), "open": open_members, "prompt": prompt_of(group.task)}
         )  # fmt: skip
     manifest = {
         "format": FORMAT,
@@ -151,6 +157,7 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
             for p in state.late
         ],
         "late_counts": state.late_counts,
+        "inputs": state.inputs,
     }
     partial = pack_completions(saved_members)
     if saved_members:
@@ -252,6 +259,7 @@ def load_checkpoint(path: Path) -> Restored:
             late=_late(path, manifest.get("late", []), [t for g in groups for t in g.trajectories]
                        + [t for g in running for t in g.done]),
             late_counts=manifest.get("late_counts", {}),
+            inputs=manifest.get("inputs", {}),
         )  # fmt: skip
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} can't be read: {type(error).__name__}: {error}. {_other(path)}") from error
@@ -298,4 +306,5 @@ def _late(path: Path, entries: list[dict[str, Any]], untrained: list[Trajectory]
 def _saved_group(entry: dict[str, Any], done: list[Trajectory], partials: list[Completion]) -> SavedGroup:
     finished = [done.pop(0) for _ in range(entry["done"])]
     open_ = {m["trajectory"]: [partials.pop(0) for _ in range(m["completions"])] for m in entry["open"]}
-    return SavedGroup(entry["id"], entry["version"], entry["replaced"], entry["created"], finished, open_)
+    return SavedGroup(entry["id"], entry["version"], entry.get("prompt"), entry["replaced"], entry["created"], finished,
+                      open_)  # fmt: skip

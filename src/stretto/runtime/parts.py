@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from stretto.pool.scored import Scored
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
+from stretto.runtime.inputs import Inputs
 from stretto.runtime.late import LateRewards
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, LearnerHandle, Stepped
@@ -55,6 +56,8 @@ class Parts:
     """What such a route scored during rollouts, if it is one that does."""
     late: LateRewards | None = None
     """Rewards that come after their trajectory, where the objective takes them."""
+    inputs: Inputs = field(default_factory=dict)
+    """Fingerprints of what the run depends on, saved with checkpoints."""
 
 
 @dataclass(slots=True)

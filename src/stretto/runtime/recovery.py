@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+from stretto.errors import CheckpointError
 from stretto.runtime.feeder import Feeder
-from stretto.runtime.manifest import Restored, Snapshot, save_checkpoint
+from stretto.runtime.inputs import prompt_of
+from stretto.runtime.manifest import Restored, SavedGroup, Snapshot, save_checkpoint
 from stretto.runtime.parts import Parts
 
 
@@ -38,6 +40,7 @@ async def checkpoint(p: Parts, feeder: Feeder) -> None:
             scored=None if p.scored is None else p.scored.pack(),
             late=p.late.queue.promises() if p.late is not None else [],
             late_counts=p.late.queue.counts if p.late is not None else {},
+            inputs=p.inputs,
         )
 
     await save_checkpoint(p.out / "checkpoints", p.learner.save, partials, snapshot, p.config)
@@ -60,6 +63,11 @@ def restore_groups(p: Parts, feeder: Feeder, restored: Restored) -> None:
         if saved.id in excess:
             feeder.end_group(saved.id, saved.done, "cancelled", "max_steps was lowered", list(saved.open))
             continue
+        task = p.env.task(saved.id)
+        if saved.prompt is not None and saved.prompt != prompt_of(task):
+            _other_prompt(p, saved)
+            feeder.end_group(saved.id, saved.done, "cancelled", "its prompt is another one now", list(saved.open))
+            continue
         name = p.rules.router.route(p.view, p.view.versions)
         assert name is not None, "all engines have a version after the first publish"
         engine = engines[name]
@@ -70,9 +78,19 @@ def restore_groups(p: Parts, feeder: Feeder, restored: Restored) -> None:
         fresh = not saved.done and not any(open_.values())
         pin = engine.version if pinned else None
         feeder.groups.restart(
-            p.env.task(saved.id), engine, engine.version if fresh else saved.version, pin, saved.done,
+            task, engine, engine.version if fresh else saved.version, pin, saved.done,
             open_, saved.replaced, saved.created,
         )  # fmt: skip
+
+
+def _other_prompt(p: Parts, saved: SavedGroup) -> None:
+    """Nobody may finish half of an answer under another prompt."""
+    if not p.config.accept_changed:
+        raise CheckpointError(
+            f"task {saved.id} of environment {p.config.env.name!r} has another prompt than when its unfinished answers "
+            "were saved: put data, tokenizer and the environment's code back as they were, start a new run, or set "
+            "accept_changed='[\"prompts\"]' to cancel such groups"
+        )
 
 
 def _excess(p: Parts, restored: Restored) -> set[int]:
