@@ -21,6 +21,7 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import HOOKS, Rules, in_order
 from stretto.control.view import View
 from stretto.errors import ConfigError, StrettoError
+from stretto.observe.health import Health
 from stretto.observe.live import LiveView
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.report import write_report
@@ -78,7 +79,11 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
 
 def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path | None) -> dict[str, Any]:
     """``launch``, in a directory that is ours alone."""
-    live = LiveView(config.logging.console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train")
+    health = Health()
+    live = LiveView(
+        config.logging.console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train",
+        max_new_tokens=config.sampling.max_new_tokens, health=health,
+    )  # fmt: skip
     restored, kept = _restore(config, mode, resume) if resume is not None else (None, [])
     if restored is not None and (over := _finished(config, mode, out, restored)) is not None:
         with live:
@@ -92,17 +97,17 @@ def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path 
             for line in remarks(config, mode):
                 live.progress(line)
             job = Job(config, mode, rules, out, restored, live.progress,
-                      *load_environment(config, mode, live.progress), crew)  # fmt: skip
+                      *load_environment(config, mode, live.progress), crew, live.working, live.samples)  # fmt: skip
             job.inputs = take(config, job.env, job.model_dir)
             if restored is not None:
                 for line in compare(out, restored.inputs, job.inputs, job.env, config.accept_changed):
                     live.progress(line)
             _prepare(config, out, restored)
             if job.virtual:
-                done = run_virtual(_run(job, live, kept), VirtualLoop())
+                done = run_virtual(_run(job, live, health, kept), VirtualLoop())
             else:
                 with few_collections():
-                    done = asyncio.run(_run(job, live, kept))
+                    done = asyncio.run(_run(job, live, health, kept))
     except StrettoError as error:
         if (out / "events.jsonl").exists():
             error.add_note(rundir.what_next(out))
@@ -159,7 +164,7 @@ def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContext
     return Crew(names, out / "logs", config.workers.threads, model_type(config.model))
 
 
-async def _run(job: Job, live: LiveView, kept: list[Event]) -> tuple[Outcome, dict[str, Any], str]:
+async def _run(job: Job, live: LiveView, health: Health, kept: list[Event]) -> tuple[Outcome, dict[str, Any], str]:
     """How the run ended, its figures (counted as the events came), the SHA-256 of its event log. ``kept``: the events
     up to the checkpoint."""
     config, restored = job.config, job.restored
@@ -179,9 +184,10 @@ async def _run(job: Job, live: LiveView, kept: list[Event]) -> tuple[Outcome, di
         offset=offsets.get("metrics.jsonl"),
         history=kept,
     )  # fmt: skip
+    health.replay(kept)
     live.replay(kept)
-    metrics.on_row.append(live.on_row)
-    log.hear(deciding=[view], recording=[metrics, live])
+    metrics.on_row += [health.on_row, live.on_row]
+    log.hear(deciding=[view], recording=[health, metrics, live])
     waits = Waits(log, config.deadlines.warn_s)
     if isinstance(loop, VirtualLoop):
         loop.set_describe(waits.describe)
@@ -198,7 +204,9 @@ async def _run(job: Job, live: LiveView, kept: list[Event]) -> tuple[Outcome, di
                 part.hear_death(orchestrator.fail)
         with _signals(loop, orchestrator, job.virtual):
             outcome = await orchestrator.run()
-        return outcome, summary_of(metrics.interval, metrics.rows, log.last), log.close()
+        summary = summary_of(metrics.interval, metrics.rows, log.last)
+        summary["warnings"] = health.data()
+        return outcome, summary, log.close()
     finally:
         try:
             log.close()
@@ -266,6 +274,7 @@ def _result(
         "staleness": summary["staleness"],
         "ledger": summary["ledger"],
         "collapse": summary["collapse"],
+        "warnings": summary["warnings"],
         "wall_s": round(wall_s, 3),
         "virtual_s": summary["clock_s"] if mode != "train" else None,
         "weights_sha256": _weights_sha256(out / "model"),

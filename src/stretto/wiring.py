@@ -17,14 +17,14 @@ from stretto.cluster.learner import ModelledLearner
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules
 from stretto.control.view import View
-from stretto.envs.base import Environment
+from stretto.envs.base import Environment, Task
 from stretto.envs.build import build_environment, scoring_imports
 from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.errors import ConfigError
 from stretto.learner.old_policy.choice import DURING_ROLLOUT, route_of
 from stretto.objectives import get
 from stretto.observe.metrics import MetricsWriter
-from stretto.observe.samples import sample_of, write_evaluation, write_samples
+from stretto.observe.samples import expected, lines_of, sample_of, write_evaluation, write_samples
 from stretto.pool.scored import Scored
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
@@ -39,7 +39,7 @@ from stretto.runtime.workers.crew import LEARNER, Crew
 from stretto.runtime.workers.inline import InlineEngine, InlineLearner
 from stretto.runtime.workers.modelled import ModelledEngineHandle
 from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
-from stretto.trajectory import Group
+from stretto.trajectory import Group, Trajectory
 from stretto.weights.memory import published_bytes, reserve
 
 Says = Callable[[str], None]
@@ -60,6 +60,10 @@ class Job:
     eos_ids: tuple[int, ...]
     crew: Crew | None = None
     """Worker processes, if there are any."""
+    working: Callable[[str, int, int], None] = lambda what, done, total: None
+    """Hears how far something long is: what, how many of how many."""
+    show: Callable[[list[str]], None] = lambda lines: None
+    """Shows what the policy answers."""
     inputs: Inputs = field(default_factory=dict)
     """Fingerprints of what the run depends on."""
 
@@ -91,7 +95,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         if tasks:
             evaluator = Evaluator(
                 env, tasks, sampling, config.eval.temperature, config.seed, scoring, log, config.deadlines.rollout_s,
-                partial(write_evaluation, job.out, text=job.env.text),
+                partial(_keep, job), job.working,
             )  # fmt: skip
     if job.mode == "rehearse" and costs is not None:
         env = DelayedEnvironment(env, costs)
@@ -103,6 +107,12 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job), late=late,
         inputs=job.inputs, **_recorded(job),
     )  # fmt: skip
+
+
+def _keep(job: Job, version: int, played: list[tuple[Task, Trajectory]]) -> None:
+    """Writes what an evaluation gave, and shows some of it."""
+    decode = partial(job.env.tokenizer.decode, special=True)  # type: ignore[attr-defined]
+    job.show(lines_of(write_evaluation(job.out, version, played, text=job.env.text, decode=decode)))
 
 
 def _late(config: RunConfig, env: Environment, log: EventLog, scoring: Any) -> LateRewards | None:
@@ -282,7 +292,7 @@ def _sampler(job: Job, env: Environment) -> Callable[[int, list[Group], Stepped]
             advantage = None if trajectory.reward is None else trajectory.reward - sum(rewards) / len(rewards)
             samples.append(
                 sample_of(trajectory, step=version, version=version, decode=lambda ids: decode(ids, special=True),
-                          advantage=advantage, ratio=ratios.get(trajectory.id))
+                          advantage=advantage, ratio=ratios.get(trajectory.id), answer=expected(env.task(group.id)))
             )  # fmt: skip
         write_samples(job.out, version, samples)
 

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from stretto.observe.interval import Interval
-from stretto.observe.live import LiveView, spark
+from stretto.observe.live import LiveView
+from stretto.observe.panel import spark
 
 from .synthetic import synthetic
 

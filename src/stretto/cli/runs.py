@@ -106,6 +106,9 @@ def _show(result: dict[str, Any]) -> None:
         rows["report"] = f"{result['run']}/report.html"
     for label, value in rows.items():
         out.print(f"  {label:<17}    {value}", soft_wrap=True)  # a path can be copied whole
+    for finding in result["warnings"]:
+        style = "yellow" if finding["level"] == "warning" else ""
+        out.print(f"{finding['level']}: {finding['what']}. {finding['do']}.", style=style, soft_wrap=True)
 
 
 @app.command()

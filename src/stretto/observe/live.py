@@ -5,21 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 
-from stretto.observe.tally import ENDINGS, Event, Row, Tally
+from stretto.observe.forecast import FirstBatch, clock
+from stretto.observe.health import Health
+from stretto.observe.panel import Shown, draw, num
+from stretto.observe.tally import ENDINGS, Event, Row
 
 Mode = Literal["auto", "rich", "plain", "off"]
 REFRESH_S = 0.25
 PLAIN_EVERY_S = 5.0
 _SHOWN = frozenset(("Eval", "Fault", "Waiting", "StepStart", "Resumed"))
-BARS = "▁▂▃▄▅▆▇█"
 
 
 class LiveView:
@@ -27,6 +26,7 @@ class LiveView:
 
     ``mode``: ``auto`` is ``rich`` on a terminal and ``plain`` elsewhere. Plain lines go to stderr, at most one per
     ``every_s`` seconds of the wall clock, and one at the end. Nothing is drawn more than four times a second.
+    ``health`` hears the same events and rows before this view does: what it newly warns of is said at once.
     """
 
     def __init__(
@@ -36,6 +36,8 @@ class LiveView:
         *,
         lag_bound: int = 0,
         virtual: bool = False,
+        max_new_tokens: int = 0,
+        health: Health | None = None,
         every_s: float = PLAIN_EVERY_S,
         console: Console | None = None,
         wall: Callable[[], float] = time.monotonic,
@@ -44,15 +46,13 @@ class LiveView:
         if mode == "auto":
             mode = "rich" if self._console.is_terminal and not self._console.is_dumb_terminal else "plain"
         self.mode = mode
-        self._max_steps, self._lag_bound, self._virtual, self._every_s = max_steps, lag_bound, virtual, every_s
-        self._wall = wall
-        self._tally = Tally()
-        self._row: Row = {}
-        self._accuracy: list[tuple[int, float]] = []
-        self._rewards: list[float] = []
-        self._t = 0.0
-        self._first: tuple[int, float] | None = None
-        self._phase = ""
+        self._every_s, self._wall = every_s, wall
+        self._shown = Shown(max_steps, lag_bound, virtual)
+        self._forecast = FirstBatch(max_new_tokens)
+        self._health = Health() if health is None else health
+        self._working: tuple[str, float] | None = None
+        self._phase = self._last = ""
+        """what the run is at, if not at steps; what was said of that last"""
         self._due = 0.0
         self._said = -1
         self._live: Live | None = None
@@ -70,160 +70,148 @@ class LiveView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.update(self._panel(), refresh=True)
+            self._refresh()
             self._live.stop()
             self._live = None
-        elif self.mode == "plain" and self._row and self._said != self._row["step"]:
+        elif self.mode == "plain" and self._shown.row and self._said != self._shown.row["step"]:
             self._say()
+
+    # what there is to show
 
     def progress(self, message: str) -> None:
         """A line about a start-up phase (loading, warm start); shown at once."""
-        self._phase = message
+        self._phase = self._last = message
         if self.mode == "plain":
             self._print(message)
-        elif self._live is not None:
-            self._live.update(self._panel(), refresh=True)
+        else:
+            self._refresh()
+
+    def working(self, what: str, done: int, total: int) -> None:
+        """Something long goes on (an evaluation): how far it is. Shown when a line is due."""
+        if self._working is None or self._working[0] != what:
+            self._working = (what, self._wall())
+        left = ""
+        if 0 < done < total:
+            left = f", {clock((self._wall() - self._working[1]) / done * (total - done))} left"
+        self._phase = f"{what}: {done} of {total}{left}" if done < total else ""
+        self._draw()
+
+    def samples(self, lines: Iterable[str]) -> None:
+        """What the policy answers, as lines of text: shown at once."""
+        self._shown.samples = list(lines)
+        if self.mode == "plain":
+            for line in self._shown.samples:
+                self._print(line)
 
     def replay(self, events: Iterable[Event]) -> None:
         """Take in the events of a run that goes on, without drawing."""
         for event in events:
             self._take(event)
+        self._shown.pace.clear()
+        self._health.fresh()  # what was found before was said before
 
     def on_row(self, row: Row) -> None:
         """Take one row of metrics."""
         if "eval/accuracy" in row:
             return
-        self._row = row
-        reward = row.get("reward/trained/mean")
-        if reward is not None:
-            self._rewards.append(reward)
-            del self._rewards[:-400]
-        if self._first is None:
-            self._first = (row["step"], self._wall())
+        self._shown.note(row, self._wall())
+        for finding in self._health.fresh():
+            self._shown.warnings.append(finding.line())
+            if self.mode == "plain":
+                self._print(finding.line())
 
     def __call__(self, event: Event) -> None:
         """Take one event; draws when something is due."""
         if self.mode == "off":
             return
         self._take(event)
-        now = self._wall()
-        if now < self._due:
-            return
-        if self._live is not None:
-            self._due = now + REFRESH_S
-            self._live.update(self._panel(), refresh=True)
-        else:
-            self._due = now + self._every_s
-            self._say()
+        self._draw()
 
     def _take(self, event: Event) -> None:
-        self._tally(event)
-        self._t = event["t"]
-        if event["e"] in _SHOWN:
+        shown = self._shown
+        shown.tally(event)
+        shown.t = event["t"]
+        self._forecast(event)
+        name = event["e"]
+        if name == "Submitted" and not shown.pace:
+            self._phase = ""
+            shown.pace.append((shown.tally.steps, self._wall(), shown.t, *self._tokens()))
+        if name in _SHOWN:
             self._show(event)
 
+    def _tokens(self) -> tuple[int, int]:
+        ledger = self._shown.tally.ledger()
+        return ledger["trained"][1], ledger["submitted"][1]
+
     def _show(self, event: Event) -> None:
-        name = event["e"]
+        name, accuracy = event["e"], self._shown.accuracy
         if name == "Eval":
-            self._accuracy.append((event["version"], event["accuracy"]))
+            accuracy[1:] = [(event["version"], event["accuracy"])]
             if self.mode == "plain":
                 self._print(f"eval version={event['version']} accuracy={event['accuracy']:.3f} n={event['n']}")
         elif name == "Fault" and self.mode != "off":
             self._print(f"fault at {event['where']}: {event['what']}")
         elif name == "Waiting" and self.mode != "off":
-            self._phase = f"{event['owner']} waits for {event['what']}"
+            self._phase = self._last = f"{event['owner']} waits for {event['what']}"
             if self.mode == "plain":
                 self._print(f"waiting {event['t'] - event['since']:.0f}s: {self._phase}")
         elif name in ("StepStart", "Resumed"):
             self._phase = ""
 
+    # showing it
+
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)
 
+    def _draw(self) -> None:
+        """Show the state, if that is due."""
+        now = self._wall()
+        if self.mode == "off" or now < self._due:
+            return
+        if self._live is not None:
+            self._due = now + REFRESH_S
+            self._refresh()
+        else:
+            self._due = now + self._every_s
+            self._say()
+
+    def _refresh(self) -> None:
+        if self._live is None:
+            return
+        shown = self._shown
+        shown.now = self._now()
+        shown.reckon(self._wall())
+        size = self._console.size
+        self._live.update(draw(shown, size.width, size.height), refresh=True)
+
+    def _now(self) -> str:
+        return self._phase or self._forecast.text(self._shown.t) or ""
+
     def eta_s(self) -> float | None:
-        """Wall seconds until ``max_steps``, from the pace since the first row; None when unknown."""
-        if self._first is None or not self._max_steps:
-            return None
-        steps, seconds = self._tally.steps - self._first[0], self._wall() - self._first[1]
-        return seconds / steps * max(0, self._max_steps - self._tally.steps) if steps > 0 else None
+        """Wall seconds until ``max_steps``, from the pace of the last minute; None when unknown."""
+        self._shown.reckon(self._wall())
+        return self._shown.eta_s
 
     def line(self) -> str:
         """The plain line: ``key=value`` pairs in a fixed order; ``-`` for what isn't known yet."""
-        row, tally = self._row, self._tally
-        accuracy = f"{self._accuracy[-1][1]:.3f}" if self._accuracy else "-"
+        shown = self._shown
+        row, tally = shown.row, shown.tally
+        accuracy = f"{shown.accuracy[-1][1]:.3f}" if shown.accuracy else "-"
         ended = " ".join(f"{name}={tally.counts[name]}" for name in ENDINGS)
         return (
-            f"step={tally.steps}/{self._max_steps or '-'} t={self._t:.1f}s "
-            f"reward={_num(row.get('reward/trained/mean'))} accuracy={accuracy} "
-            f"staleness={_num(row.get('staleness/mean'))} max={row.get('staleness/max', '-')} bound={self._lag_bound} "
-            f"tokens_per_s={row.get('tokens_per_s/trained', 0):.0f} "
-            f"idle_learner={_num(row.get('idle_ratio/learner'))} idle_engine={_num(row.get('idle_ratio/engine'))} "
-            f"open={tally.open} {ended} eta={_clock(self.eta_s())}"
+            f"step={tally.steps}/{shown.max_steps or '-'} t={shown.t:.1f}s "
+            f"reward={num(row.get('reward/trained/mean'))} accuracy={accuracy} "
+            f"staleness={num(row.get('staleness/mean'))} max={row.get('staleness/max', '-')} bound={shown.lag_bound} "
+            f"tokens_per_s={shown.rates()[0]:.0f} "
+            f"idle_learner={num(row.get('idle_ratio/learner'))} idle_engine={num(row.get('idle_ratio/engine'))} "
+            f"open={tally.open} {ended} eta={clock(self.eta_s())}"
         )
 
     def _say(self) -> None:
-        self._said = self._tally.steps
-        if self._tally.steps or not self._phase:
+        self._said = self._shown.tally.steps
+        now = self._now()
+        if now and now != self._last:
+            self._last = now
+            self._print(f"t={self._shown.t:.1f}s {now}")
+        if not now or self._said:
             self._print(self.line())
-
-    def _panel(self) -> Panel:
-        row, tally = self._row, self._tally
-        grid = Table.grid(padding=(0, 2), expand=True)
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(no_wrap=True, ratio=1)
-        if self._phase or not row:
-            grid.add_row("now", Text(self._phase or "waiting for the first step"))
-        if row:
-            reward = f"{_num(row.get('reward/trained/mean'))}  "
-            grid.add_row("reward", Text.assemble(reward, (spark(self._rewards, 40), "cyan")))
-        if self._accuracy:
-            version, accuracy = self._accuracy[-1]
-            grid.add_row(
-                "accuracy", f"{accuracy:.3f} held out, version {version} (began at {self._accuracy[0][1]:.3f})"
-            )
-        if row:
-            grid.add_row("staleness", f"mean {_num(row.get('staleness/mean'))}, max {row.get('staleness/max', '-')} "
-                         f"of bound {self._lag_bound}")  # fmt: skip
-            grid.add_row("tokens/s", f"{row['tokens_per_s/trained']:,.0f} trained, "
-                         f"{row['tokens_per_s/generated']:,.0f} generated")  # fmt: skip
-            grid.add_row("idle", ", ".join(f"{role} {row[f'idle_ratio/{role}']:.0%}" for role in
-                                           ("learner", "engine", "env")))  # fmt: skip
-        ended = ", ".join(f"{tally.counts[e]} {e}" for e in ENDINGS if tally.counts[e] or e == "trained")
-        waiting = tally.open - tally.in_flight
-        grid.add_row("ledger", f"{tally.submitted} submitted: {tally.in_flight} in flight, {waiting} waiting, {ended}")
-        return Panel(Group(self._bar(), grid), title=Text("Stretto"), title_align="left", border_style="dim")
-
-    def _bar(self) -> Text:
-        steps, width = self._tally.steps, 30
-        share = min(1.0, steps / self._max_steps) if self._max_steps else 0.0
-        full = int(share * width)
-        clock = f"virtual {_clock(self._t)}" if self._virtual else _clock(self._t)
-        label = f" step {steps}/{self._max_steps}" if self._max_steps else f" step {steps}"
-        times = f"  {clock}, eta {_clock(self.eta_s())}"
-        return Text.assemble(("━" * full, "cyan"), ("━" * (width - full), "dim"), label, (times, "dim"))
-
-
-def _num(value: Any) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _clock(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    whole = int(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
-
-
-def spark(values: list[float], width: int) -> str:
-    """The values as a row of ``width`` bars at most, each the mean of its share of them."""
-    if not values:
-        return ""
-    n = min(width, len(values))
-    means = []
-    for k in range(n):
-        part = values[k * len(values) // n : (k + 1) * len(values) // n]
-        means.append(sum(part) / len(part))
-    low, high = min(means), max(means)
-    span = high - low
-    return "".join(BARS[round((m - low) / span * (len(BARS) - 1)) if span > 0 else 0] for m in means)

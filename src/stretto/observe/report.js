@@ -17,13 +17,26 @@ function facts() {
   const box = $("facts");
   const open = !summary.complete;
   const fine = ["done", "max_steps", "epochs"].includes(summary.reason);
-  html(box, "span", "status" + (fine ? "" : " open"), open ? "Not finished: the log has no end" : fine ? "Finished" : `Ended early: ${summary.reason}`);
+  const warned = D.findings.filter((f) => f.level === "warning").length;
+  const state = open ? "Not finished: the log has no end" : fine ? "Finished" : `Ended early: ${summary.reason}`;
+  const text = warned ? `${state}, with ${warned} warning${warned === 1 ? "" : "s"}` : state;
+  html(box, "span", "status" + (fine && !warned ? "" : " open"), text);
   const mode = { train: "real training", rehearse: "rehearsal on a virtual clock", simulate: "simulation, no model" }[start.mode] || start.mode;
   const parts = [mode, `${start.prompts_per_step} prompts × ${start.group_size} per step`,
     `lag bound ${bound}`, `${start.engines} engine${start.engines === 1 ? "" : "s"} × ${start.slots} slots`,
     `weights in flight: ${start.in_flight}`, `seed ${start.seed}`];
   if (D.resumes.length) parts.push(`resumed ${D.resumes.length}×`);
   box.append(" · " + (start.mode ? parts.join(" · ") : "no RunStart in the log"));
+}
+
+function findings() {
+  const box = $("findings");
+  box.hidden = !D.findings.length;
+  for (const f of D.findings) {
+    const line = html(box, "p", "finding " + f.level);
+    html(line, "b", "", f.what[0].toUpperCase() + f.what.slice(1) + ". ");
+    line.append(f.do + ".");
+  }
 }
 
 function tile(name, value, small, note) {
@@ -34,11 +47,16 @@ function tile(name, value, small, note) {
   html(box, "div", "note", note || "\u00a0");
 }
 
+// the reward is that of valid ones alone: say what share there was none of
+const failedShare = () => {
+  const valid = tail("reward/valid_fraction");
+  return valid === null || valid > 0.995 ? "" : `; ${percent(1 - valid)} had none`;
+};
 function headline() {
   const e = summary.eval, l = D.ledger;
   if (e.accuracy !== null) tile("Held-out accuracy", percent(e.accuracy), "", `from ${percent(e.initial_accuracy)} at the start`);
   const reward = tail("reward/trained/mean");
-  if (reward !== null) tile("Reward, trained", number(reward), "", `last tenth; all completed: ${number(tail("reward/all/mean"))}`);
+  if (reward !== null) tile("Reward, trained", number(reward), "", `last tenth; all completed: ${number(tail("reward/all/mean"))}${failedShare()}`);
   tile("Staleness", number(summary.staleness.mean), "mean", `max ${summary.staleness.max} of bound ${bound ?? "–"}`);
   if (summary.collapse !== null) tile("Collapse", number(summary.collapse), "step", "reward below 70 % of its best");
   tile("Steps", number(summary.steps), start.max_steps ? `of ${number(start.max_steps)}` : "", `version ${summary.version}, ${seconds(span < 1e-6 ? 0 : span)}`);
@@ -183,6 +201,7 @@ function showSamples(step) {
     const fact = (name, value) => { const f = html(meta, "span", "", name + " "); html(f, "b", "", value); };
     fact("reward", s.reward === null ? "absent" : number(s.reward));
     if (s.advantage !== null && s.advantage !== undefined) fact("advantage", (s.advantage > 0 ? "+" : "") + number(s.advantage));
+    if (s.answer !== null && s.answer !== undefined) fact("expected", s.answer);
     const versions = [...new Set(s.pieces.filter((p) => p.mask).map((p) => p.version))];
     fact(versions.length > 1 ? "versions" : "version", versions.join(" → ") || "–");
     fact("trajectory", `${s.trajectory}, group ${s.group}`);
@@ -200,6 +219,16 @@ function showSamples(step) {
   }
 }
 
+function heldOut() {
+  const played = D.held_out.filter((e) => e.length);
+  $("held-out-section").hidden = !played.length;
+  for (const samples of played) {
+    html($("held-out"), "h3", "", `Version ${samples[0].version}`);
+    table($("held-out"), ["Asked", "Answered", "Expected", "Reward"], samples.map((s) => [
+      s.prompt ?? "", s.completion ?? "", s.answer ?? "–", s.reward === null ? "absent" : number(s.reward)]), [3]);
+  }
+}
+
 function faults() {
   const box = $("faults");
   if (!D.faults.length && !D.waits.length) return empty(box, "None: no wait passed its warning time, nothing failed.");
@@ -213,6 +242,6 @@ function faults() {
   }
 }
 
-facts(); headline(); curves(); histogram(); timeline(); ledger(); samples(); faults();
+facts(); findings(); headline(); curves(); histogram(); timeline(); ledger(); samples(); heldOut(); faults();
 switcher("x-switch", [["step", "by step"], ["t", "by time"]], axis, (key) => { axis = key; curves(); });
 if (!$("config").textContent) $("config").parentNode.parentNode.hidden = true;

@@ -25,13 +25,22 @@ function number(value, digits = 3) {
   const size = Math.abs(value);
   if (size >= 1e4) {
     const [unit, by] = size >= 1e9 ? ["G", 1e9] : size >= 1e6 ? ["M", 1e6] : ["k", 1e3];
-    return Number((value / by).toPrecision(3)) + unit;
+    return Number((value / by).toPrecision(digits)) + unit;
   }
   if (Number.isInteger(value)) return String(value);
   if (size < 1e-3) return value.toExponential(1);
   return String(Number(value.toPrecision(digits)));
 }
-const percent = (value) => (value === null || value === undefined ? "–" : (100 * value).toFixed(value < 0.0995 && value > 0 ? 1 : 0) + " %");
+const percent = (value, digits = 3) => (value === null || value === undefined ? "–"
+  : (100 * value).toFixed(digits - 3 + (value < 0.0995 && value > 0 ? 1 : 0)) + " %");
+// Labels of ticks, with as many digits as it takes that no two of them read the same.
+function labels(values, format) {
+  for (let digits = 3; digits < 12; digits++) {
+    const texts = values.map((v) => format(v, digits));
+    if (new Set(texts).size === texts.length) return texts;
+  }
+  return values.map(String);
+}
 
 function seconds(value) {
   if (value >= 5400) return number(value / 3600) + " h";
@@ -103,13 +112,14 @@ function axes(svg, o) {
   const { left, right, top, bottom } = o;
   const px = (v) => left + ((v - o.x0) / (o.x1 - o.x0 || 1)) * (right - left);
   const py = (v) => bottom - ((v - o.y0) / (o.y1 - o.y0 || 1)) * (bottom - top);
-  for (const v of ticks(o.y0, o.y1, Math.max(3, Math.round((bottom - top) / 42)))) {
-    node(svg, "line", { x1: left, x2: right, y1: py(v), y2: py(v), class: "grid" });
-    node(svg, "text", { x: left - 7, y: py(v) + 4, "text-anchor": "end" }, (o.yformat || number)(v));
-  }
-  const marks = ticks(o.x0, o.x1, Math.max(3, Math.round((right - left) / 90)));
-  for (const v of o.integerX ? marks.filter(Number.isInteger) : marks)
-    node(svg, "text", { x: px(v), y: bottom + 17, "text-anchor": "middle" }, number(v));
+  const levels = ticks(o.y0, o.y1, Math.max(3, Math.round((bottom - top) / 42)));
+  labels(levels, o.yformat || number).forEach((text, i) => {
+    node(svg, "line", { x1: left, x2: right, y1: py(levels[i]), y2: py(levels[i]), class: "grid" });
+    node(svg, "text", { x: left - 7, y: py(levels[i]) + 4, "text-anchor": "end" }, text);
+  });
+  const all = ticks(o.x0, o.x1, Math.max(3, Math.round((right - left) / 90)));
+  const marks = o.integerX ? all.filter(Number.isInteger) : all;
+  labels(marks, number).forEach((text, i) => node(svg, "text", { x: px(marks[i]), y: bottom + 17, "text-anchor": "middle" }, text));
   node(svg, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" });
   if (o.xlabel) node(svg, "text", { x: right, y: bottom + 33, "text-anchor": "end" }, o.xlabel);
   if (o.ylabel) node(svg, "text", { x: left - 40, y: top - 9 }, o.ylabel);

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from stretto.observe.health import Health
 from stretto.observe.interval import Interval
-from stretto.observe.samples import Sample, read_samples, sample_steps
+from stretto.observe.samples import Sample, read_evaluations, read_samples, sample_steps
 from stretto.observe.summary import summary_of
 from stretto.observe.tally import Event, Row
 from stretto.observe.timeline import Timeline
@@ -18,13 +19,15 @@ MAX_POINTS = 500
 """points of a curve"""
 SAMPLE_STEPS = 8
 SAMPLES_PER_STEP = 4
+HELD_OUT = 6
+"""samples of an evaluation"""
 MAX_PIECES = 500
 MAX_FAULTS = 60
 
 
 def collect(run_dir: Path, events: Iterable[Event]) -> dict[str, Any]:
     """The data of the page, ready for JSON: no NaN, no infinity."""
-    interval, timeline = Interval(), Timeline()
+    interval, timeline, health = Interval(), Timeline(), Health()
     rows: list[Row] = []
     reasons: Counter[tuple[str, str]] = Counter()
     faults: list[dict[str, Any]] = []
@@ -33,8 +36,10 @@ def collect(run_dir: Path, events: Iterable[Event]) -> dict[str, Any]:
     learner_names: dict[str, None] = {}
     last: Event = {}
     for event in events:
+        health(event)
         row = interval(event)
         if row is not None:
+            health.on_row(row)
             rows.append(row)
         timeline(event)
         name = event["e"]
@@ -61,6 +66,7 @@ def collect(run_dir: Path, events: Iterable[Event]) -> dict[str, Any]:
     return {
         "start": {key: value for key, value in interval.start.items() if key not in ("e", "t")},
         "summary": summary,
+        "findings": health.data(),
         "ledger": interval.tally.ledger(),
         "staleness": sorted(interval.tally.stale_tokens.items()),
         "steps": downsample(steps),
@@ -80,6 +86,7 @@ def collect(run_dir: Path, events: Iterable[Event]) -> dict[str, Any]:
         ],
         "resumes": resumes,
         "samples": choose_samples(run_dir),
+        "held_out": read_evaluations(run_dir, HELD_OUT),
     }  # fmt: skip
 
 

@@ -3,16 +3,19 @@
 ::
 
     {"step": 12, "version": 11, "trajectory": 4711, "group": 590, "reward": 1.0 | null, "advantage": 0.7 | null,
-     "pieces": [{"text": "17+25=", "mask": false},
+     "answer": "42" | null, "pieces": [{"text": "17+25=", "mask": false},
                 {"text": "42", "mask": true, "version": 9, "logp": -0.11, "ratio": 1.03 | null}, ...]}
 
-``version`` of the sample is the one that trained it. A piece is one token, or several that nothing was sampled for
+``version`` of the sample is the one that trained it; ``answer`` is the expected one, where the task has one. A piece is one token, or several that nothing was sampled for
 (prompt, tool results: ``mask`` false, no version). ``logp`` is the behaviour log-probability, ``ratio`` current over
 behaviour probability at the start of the step (null: not recorded). Joined, the texts are the trajectory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from stretto.envs.base import Task
 from stretto.errors import DataError
 from stretto.trajectory import Trajectory
 
@@ -35,8 +39,10 @@ def sample_of(
     decode: Callable[[Sequence[int]], str],
     ratio: NDArray[Any] | None = None,
     advantage: float | None = None,
+    answer: str | None = None,
 ) -> Sample:
-    """A trajectory as readable pieces. ``decode`` turns ids into text; ``ratio`` [T] current over behaviour."""
+    """A trajectory as readable pieces. ``decode`` turns ids into text; ``ratio`` [T] current over behaviour;
+    ``answer``: the expected one."""
     pieces: list[dict[str, Any]] = []
     mask, n = trajectory.mask, len(trajectory.tokens)
     at = 0
@@ -57,7 +63,7 @@ def sample_of(
         })  # fmt: skip
         at += 1
     return {"step": step, "version": version, "trajectory": trajectory.id, "group": trajectory.group,
-            "reward": trajectory.reward, "advantage": advantage, "pieces": pieces}  # fmt: skip
+            "reward": trajectory.reward, "advantage": advantage, "answer": answer, "pieces": pieces}  # fmt: skip
 
 
 def _number(value: Any) -> float | None:
@@ -74,18 +80,67 @@ def write_samples(run_dir: Path | str, step: int, samples: Sequence[Sample]) -> 
 
 
 def write_evaluation(
-    run_dir: Path | str, version: int, trajectories: Sequence[Trajectory], *, text: Callable[[Trajectory], str]
-) -> None:
-    """``rollouts/eval-<version>.jsonl``: each held-out trajectory with its version, reward, tokens, mask and text,
-    so that a saved model can be compared with what the engine answered."""
+    run_dir: Path | str,
+    version: int,
+    played: Sequence[tuple[Task, Trajectory]],
+    *,
+    text: Callable[[Trajectory], str],
+    decode: Callable[[Sequence[int]], str],
+) -> list[Sample]:
+    """``rollouts/eval-<version>.jsonl``: each held-out trajectory with its version, reward, tokens, mask and text, so
+    that a saved model can be compared with what the engine answered; and what it was asked, what it said (``prompt``,
+    ``completion``: texts of the tokens given and sampled) and the expected ``answer``. Returns what it wrote."""
     path = Path(run_dir) / "rollouts" / f"eval-{version:06d}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [
-        orjson.dumps({"version": version, "reward": t.reward, "tokens": t.tokens.tolist(), "mask": t.mask.tolist(),
-                      "text": text(t)}, option=orjson.OPT_APPEND_NEWLINE)
-        for t in trajectories
+    samples = [
+        {"version": version, "reward": t.reward, "tokens": t.tokens.tolist(), "mask": t.mask.tolist(), "text": text(t),
+         "prompt": decode(t.tokens[~t.mask].tolist()), "completion": decode(t.tokens[t.mask].tolist()),
+         "answer": expected(task)}
+        for task, t in played
     ]  # fmt: skip
-    path.write_bytes(b"".join(lines))
+    path.write_bytes(b"".join(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE) for sample in samples))
+    return samples
+
+
+def expected(task: Task) -> str | None:
+    """The expected answer as text; None if the task has none."""
+    return None if task.answer is None else str(task.answer)
+
+
+def lines_of(samples: Sequence[Sample], n: int = 3, width: int = 60) -> list[str]:
+    """The first ``n`` samples of an evaluation, a line each: the end of what was asked, what came, what was expected."""
+    lines = []
+    for s in samples[:n]:
+        reward = "absent" if s["reward"] is None else f"{s['reward']:g}"
+        wanted = "" if s["answer"] is None else f", expected {_short(s['answer'], width)}"
+        lines.append(
+            f"sample version={s['version']} reward={reward}: {_short(s['prompt'], width, end=True)} → "
+            f"{_short(s['completion'], width)}{wanted}"
+        )
+    return lines
+
+
+def _short(text: str, width: int, end: bool = False) -> str:
+    """On one line, in quotes; the end or the beginning of a long text."""
+    cut = text if len(text) <= width else "…" + text[-width:] if end else text[:width] + "…"
+    return json.dumps(cut, ensure_ascii=False)
+
+
+def read_evaluations(run_dir: Path | str, n: int) -> list[list[Sample]]:
+    """The first ``n`` samples, without their tokens, of the first and of the last evaluation; a torn line is left
+    out."""
+    paths = sorted((Path(run_dir) / "rollouts").glob("eval-*.jsonl"))
+    found = []
+    for path in dict.fromkeys([*paths[:1], *paths[-1:]]):
+        samples = []
+        with path.open("rb") as file:
+            for line in itertools.islice(file, n):
+                with contextlib.suppress(orjson.JSONDecodeError):
+                    samples.append(
+                        {k: v for k, v in orjson.loads(line).items() if k not in ("tokens", "mask", "text")}
+                    )
+        found.append(samples)
+    return found
 
 
 def sample_steps(run_dir: Path | str) -> list[int]:

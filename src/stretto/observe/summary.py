@@ -6,27 +6,30 @@ from collections.abc import Iterable
 from typing import Any
 
 from stretto.observe.calibration import collapse_step
+from stretto.observe.health import Health
 from stretto.observe.interval import Interval
 from stretto.observe.tally import Event, Row
 
 
 def summarize(events: Iterable[Event]) -> dict[str, Any]:
     """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy}, ``staleness`` {mean, max} over trained tokens,
-    ``ledger``, ``clock_s`` (the run's clock at the last event), ``reward`` [[step, all, trained], ...],
+    ``warnings``: what went wrong quietly (``stretto.observe.health.Health.data``), ``ledger``, ``clock_s`` (the run's clock at the last event), ``reward`` [[step, all, trained], ...],
     ``collapse``: the step at which the trained reward collapsed (``stretto.observe.calibration.collapse_step``), None
     if it has not in the steps seen; ``complete``, ``reason``.
 
     Accuracies are None without evaluation, rewards where there were none.
     """
-    interval = Interval()
+    interval, health = Interval(), Health()
     rows: list[Row] = []
     last: Event = {}
     for event in events:
+        health(event)
         row = interval(event)
         if row is not None:
+            health.on_row(row)
             rows.append(row)
         last = event
-    return summary_of(interval, rows, last)
+    return {**summary_of(interval, rows, last), "warnings": health.data()}
 
 
 def summary_of(interval: Interval, rows: Iterable[Row], last: Event) -> dict[str, Any]:

@@ -31,15 +31,18 @@ class Evaluator:
         scoring: Scoring,
         log: EventLog,
         deadline_s: float,
-        keep: Callable[[int, list[Trajectory]], None] = lambda version, trajectories: None,
+        keep: Callable[[int, list[tuple[Task, Trajectory]]], None] = lambda version, played: None,
+        working: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> None:
-        """``keep`` gets each evaluation's trajectories with the version that they ran on."""
-        self._keep = keep
+        """``keep`` gets each evaluation's tasks and trajectories with the version that they ran on; ``working`` hears
+        how many of how many are done."""
+        self._keep, self._working = keep, working
         self._env, self._tasks, self._seed, self._scoring, self._log = env, tasks, seed, scoring, log
         self._sampling = replace(sampling, temperature=temperature)
         self._deadline_s = deadline_s
         self._silent = EventLog(None, lambda: 0.0)
-        self._round = 0
+        self._round = self._done = 0
+        self._what = ""
 
     async def run(self, engines: Sequence[EngineHandle], now: Callable[[], float], **more: Any) -> float:
         """Accuracy (share of tasks with reward 1) on the engines' version. All engines must hold the same one, and
@@ -48,11 +51,13 @@ class Evaluator:
         (version,) = {engine.version for engine in engines}
         base = FIRST_ID + self._round * len(self._tasks)
         self._round += 1
+        self._done, self._what = 0, f"evaluating version {version}"
+        self._working(self._what, 0, len(self._tasks))
         results = await asyncio.gather(
             *(self._play(base + i, task, engines[i % len(engines)]) for i, task in enumerate(self._tasks)),
             return_exceptions=True,
         )
-        trajectories = [r for r in results if isinstance(r, Trajectory)]
+        played = [(task, r) for task, r in zip(self._tasks, results, strict=True) if isinstance(r, Trajectory)]
         errors = [r for r in results if isinstance(r, BaseException)]
         for error in errors:
             if not isinstance(error, Exception):
@@ -61,8 +66,8 @@ class Evaluator:
             self._log.emit("Fault", where="evaluation", what=f"{len(errors)} of {len(results)} rollouts failed, "
                            f"counted as wrong; the first: {type(errors[0]).__name__}: {errors[0]}")  # fmt: skip
         assert version is not None
-        self._keep(version, trajectories)
-        rewards = [t.reward for t in trajectories if t.reward is not None]
+        self._keep(version, played)
+        rewards = [t.reward for _, t in played if t.reward is not None]
         accuracy = sum(r >= SUCCESS for r in rewards) / len(results)
         self._log.emit(
             "Eval",
@@ -80,5 +85,9 @@ class Evaluator:
             trajectory=trajectory, group=trajectory, engine=engine, sampling=self._sampling, seed=self._seed,
             scoring=self._scoring, log=self._silent,
         )  # fmt: skip
-        async with asyncio.timeout(self._deadline_s):
-            return await self._env.rollout(client, task)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await self._env.rollout(client, task)
+        finally:
+            self._done += 1
+            self._working(self._what, self._done, len(self._tasks))
