@@ -12,7 +12,7 @@ from rich.console import Console
 
 from stretto.observe.interval import Interval
 from stretto.observe.live import LiveView
-from stretto.observe.panel import spark
+from stretto.observe.panel import Shown, draw, spark
 
 from .synthetic import synthetic
 
@@ -116,3 +116,45 @@ def test_watching_is_cheap() -> None:
         for event in events:
             view(event)
         assert (time.perf_counter() - start) / len(events) < 100e-6
+
+
+def test_an_evaluation_shows_how_far_it_is_and_what_was_answered() -> None:
+    out, clock = io.StringIO(), iter(range(0, 10**9, 3))
+    with LiveView("plain", 12, console=Console(file=out, width=200), wall=lambda: float(next(clock))) as view:
+        for done in range(5):
+            view.working("evaluating version 0", done, 4)
+        view.samples(['sample version=0 reward=0: "2+2=" → "5", expected "4"'])
+    lines = out.getvalue().splitlines()
+    assert any(re.fullmatch(r"t=0\.0s evaluating version 0: [123] of 4, \d+s left", line) for line in lines)
+    assert 'sample version=0 reward=0: "2+2=" → "5", expected "4"' in lines
+
+
+def test_the_panel_uses_the_terminal_that_it_has() -> None:
+    shown = Shown(12, 2, virtual=False, rewards=[float(i) for i in range(400)], samples=["what it answered"])
+    shown.note({"step": 1, "t": 1.0, "reward/trained/mean": 0.5, "entropy": 1.25, "staleness/mean": 0.5,
+                **{f"idle_ratio/{role}": 0.1 for role in ("learner", "engine", "env")}}, 0.0)  # fmt: skip
+
+    def text(width: int, height: int) -> str:
+        out = io.StringIO()
+        Console(file=out, width=width, height=height).print(draw(shown, width, height))
+        return out.getvalue()
+
+    def bars(page: str) -> int:
+        return sum(c in "▁▂▃▄▅▆▇█" for c in page)
+
+    small, large = text(80, 24), text(200, 50)
+    assert bars(large) > 150 > 60 > bars(small)
+    assert "entropy" in large
+    assert "what it answered" in large
+    assert "entropy" not in small
+
+
+def test_time_left_is_reckoned_from_the_last_minute_and_a_halt_makes_it_longer() -> None:
+    shown = Shown(1000, 2, virtual=False)
+    for step in range(1, 101):  # 10 s a step at first, then 1 s a step
+        shown.note({"step": step, "t": 0.0}, 10.0 * min(step, 30) + max(0, step - 30))
+    shown.reckon(370.0)
+    assert shown.eta_s == pytest.approx(900.0, rel=0.05)
+    shown.reckon(370.0 + 600.0)
+    assert shown.eta_s is not None
+    assert shown.eta_s > 5000
