@@ -50,7 +50,8 @@ def test_with_many_slots_later_batches_share_the_engine() -> None:
 def test_the_learners_own_work_and_evaluations_do_not_count() -> None:
     found = FirstBatch(100)
     busy(found, 5000)  # an evaluation before the start
-    found({"e": "RunStart", "t": 0.0, "prompts_per_step": 8, "group_size": 4, "slots": 16, "engines": 1, "lag_bound": 0})
+    found({"e": "RunStart", "t": 0.0, "prompts_per_step": 8, "group_size": 4, "slots": 16, "engines": 1,
+           "lag_bound": 0})  # fmt: skip
     found({"e": "Submitted", "t": 10.0})
     found({"e": "Busy", "t": 0.0, "worker": "learner", "tokens": 7})
     assert found.left_s(12.0) is None
