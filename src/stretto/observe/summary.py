@@ -13,7 +13,8 @@ from stretto.observe.tally import Event, Row
 
 def summarize(events: Iterable[Event]) -> dict[str, Any]:
     """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy}, ``staleness`` {mean, max} over trained tokens,
-    ``warnings``: what went wrong quietly (``stretto.observe.health.Health.data``), ``ledger``, ``clock_s`` (the run's clock at the last event), ``reward`` [[step, all, trained], ...],
+    ``warnings``: what went wrong quietly (``stretto.observe.health.Health.data``),
+    ``ledger``, ``clock_s`` (the run's clock at the last event), ``reward`` [[step, all, trained], ...],
     ``collapse``: the step at which the trained reward collapsed (``stretto.observe.calibration.collapse_step``), None
     if it has not in the steps seen; ``complete``, ``reason``.
 
