@@ -168,8 +168,8 @@ class Health:
         if self._lowest == self._highest:
             return Finding(
                 "constant", "warning", f"every reward was {self._lowest:g}, at all {self._steps:,} steps",
-                "Equal rewards teach nothing: look at the samples; is it the verifier, the answer's form, or a task that "
-                "is too hard (or too easy) for the model?",
+                "Equal rewards teach nothing: look at the samples. Is it the verifier, the form of the answer, or a task "
+                "that is too hard (or too easy) for the model?",
             )  # fmt: skip
         first, last = self._first, list(self._last)
         if self._steps >= 2 * WINDOW and _mean(last) < _mean(first):
@@ -200,8 +200,10 @@ class Health:
             return Finding("accuracy", "warning", f"held-out accuracy fell from {before:.3f} to {after:.3f}",
                            "The policy was damaged: lower learner.lr, or go back to an earlier checkpoint")  # fmt: skip
         if self._steps >= 2 * WINDOW and after <= before + error < 1.0:
-            return Finding("no-rise", "note", f"held-out accuracy did not rise ({before:.3f} → {after:.3f}, ± {error:.3f})",
-                           "docs/reading-a-run.md goes through the usual reasons")  # fmt: skip
+            return Finding(
+                "no-rise", "note", f"held-out accuracy did not rise ({before:.3f} → {after:.3f}, ± {error:.3f})",
+                "docs/reading-a-run.md goes through the usual reasons",
+            )  # fmt: skip
         return None
 
     def _updates(self) -> Finding | None:

@@ -6,9 +6,10 @@
      "answer": "42" | null, "pieces": [{"text": "17+25=", "mask": false},
                 {"text": "42", "mask": true, "version": 9, "logp": -0.11, "ratio": 1.03 | null}, ...]}
 
-``version`` of the sample is the one that trained it; ``answer`` is the expected one, where the task has one. A piece is one token, or several that nothing was sampled for
-(prompt, tool results: ``mask`` false, no version). ``logp`` is the behaviour log-probability, ``ratio`` current over
-behaviour probability at the start of the step (null: not recorded). Joined, the texts are the trajectory.
+``version`` of the sample is the one that trained it; ``answer`` is the expected one, where the task has one. A piece is
+one token, or several that nothing was sampled for (prompt, tool results: ``mask`` false, no version). ``logp`` is the
+behaviour log-probability, ``ratio`` current over behaviour probability at the start of the step (null: not recorded).
+Joined, the texts are the trajectory.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def expected(task: Task) -> str | None:
 
 
 def lines_of(samples: Sequence[Sample], n: int = 3, width: int = 60) -> list[str]:
-    """The first ``n`` samples of an evaluation, a line each: the end of what was asked, what came, what was expected."""
+    """The first ``n`` samples of an evaluation, a line each: the end of what was asked, what came, what was wanted."""
     lines = []
     for s in samples[:n]:
         reward = "absent" if s["reward"] is None else f"{s['reward']:g}"
