@@ -168,8 +168,8 @@ class Health:
         if self._lowest == self._highest:
             return Finding(
                 "constant", "warning", f"every reward was {self._lowest:g}, at all {self._steps:,} steps",
-                "Equal rewards teach nothing: look at the samples. Is it the verifier, the form of the answer, or a task "
-                "that is too hard (or too easy) for the model?",
+                "Equal rewards teach nothing: look at the samples. Is it the verifier, the form of the answer, a task"
+                " that is too hard (or too easy) for the model?",
             )  # fmt: skip
         first, last = self._first, list(self._last)
         if self._steps >= 2 * WINDOW and _mean(last) < _mean(first):
