@@ -29,7 +29,7 @@ def load_object(path: str, where: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where} = {path!r}: can't import {module_name!r}: {_raised(error)}") from error
+        raise ConfigError(f"{where} = {path!r}: can't import {module_name!r}: {said_where(error)}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -47,12 +47,12 @@ def split_path(path: str, where: str) -> tuple[str, str]:
     return module, attribute
 
 
-def _raised(error: BaseException) -> str:
-    """What a module raised while it was imported, and where."""
+def said_where(error: BaseException) -> str:
+    """What was raised, and the file and line that raised it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    if frames[-1].filename == importlib.__file__:  # no line of the module ran
+    if not frames or frames[-1].filename == importlib.__file__:  # no line of a module that is imported ran
         return str(error)
     return f"{type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from stretto import rundir
 from stretto.checks import check, remarks
+from stretto.components import said_where
 from stretto.config.load import to_toml
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import HOOKS, Rules, in_order
@@ -68,6 +69,12 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
         with rundir.hold(out):
             return _launch(config, mode, rules, out, resume)
     except OSError as error:
+        if error.errno is None:  # no file's fault: a TimeoutError that a timer of the user's code raised, say
+            raise StrettoError(
+                f"{said_where(error)}. If a timer raised it (signal.alarm, signal.setitimer): an environment must "
+                "clear its timers before it returns, and can call what may hang by client.call. "
+                f"{rundir.what_next(out)}"
+            ) from error
         where = f"{error.filename}" if error.filename else str(out)
         raise StrettoError(
             f"can't read or write {where}: {error.strerror or error}. Make room (or fix what is wrong there). "

@@ -20,6 +20,7 @@ from stretto.control.view import View
 from stretto.envs.base import Environment, Task
 from stretto.envs.build import build_environment, scoring_imports
 from stretto.envs.scoring import InlineScoring, ScoringPool
+from stretto.envs.scoring_waiting import WaitingScoring
 from stretto.errors import ConfigError
 from stretto.learner.old_policy.choice import DURING_ROLLOUT, route_of
 from stretto.objectives import get
@@ -79,14 +80,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
     env, model_dir, eos_ids = job.env, job.model_dir, job.eos_ids
     max_steps, tasks_in_all = _steps(config, env)
     costs = Costs(config.cluster, config.seed) if job.virtual else None
-    scoring: Any = (
-        InlineScoring()
-        if job.virtual
-        else ScoringPool(
-            config.workers.scoring_processes, config.deadlines.score_s, imports=scoring_imports(env),
-            on_event=_scoring_events(log),
-        )
-    )  # fmt: skip
+    scoring = _scoring(job, log)
     sampling = _sampling(job)
     engines, learner = _workers(job, log, waits, costs, model_dir, eos_ids, max_steps)
     evaluator = None
@@ -252,6 +246,16 @@ def _workers(
     ]  # fmt: skip
     process = ProcessLearner(spec, log, waits, hatch=partial(crew.hatch, LEARNER), step_s=d.step_s, **shared)
     return processes, process
+
+
+def _scoring(job: Job, log: EventLog) -> Any:
+    """Where rewards and tools run: never in this process."""
+    if job.mode == "simulate":
+        return InlineScoring()
+    score_s, imports, on_event = job.config.deadlines.score_s, scoring_imports(job.env), _scoring_events(log)
+    if job.virtual:
+        return WaitingScoring(score_s, imports=imports, on_event=on_event)
+    return ScoringPool(job.config.workers.scoring_processes, score_s, imports=imports, on_event=on_event)
 
 
 def _scoring_events(log: EventLog) -> Callable[[str, str, str], None]:

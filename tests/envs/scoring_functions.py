@@ -80,3 +80,27 @@ def two_arguments(text: str, answer: Any) -> float:
 
 
 not_a_function = 5
+
+
+def leave(how: str) -> None:
+    """End the process, or try to."""
+    if how == "sys.exit":
+        sys.exit(3)
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    os._exit(3)
+
+
+def sleep_in_c() -> None:
+    """For ever, in one call."""
+    time.sleep(1e6)
+
+
+def leave_an_alarm() -> None:
+    """It would go off in whatever runs next."""
+    signal.setitimer(signal.ITIMER_REAL, 60.0)
+
+
+def alarm_left() -> float:
+    """Seconds until an alarm goes off; 0: there is none."""
+    return signal.getitimer(signal.ITIMER_REAL)[0]

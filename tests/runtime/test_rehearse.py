@@ -8,6 +8,7 @@ import pytest
 
 from stretto.rollout.types import IN_FLIGHT_MODES
 
+from . import odd_rewards
 from .dense import Dense
 from .harness import assert_clean, ledger, of, rehearse, worst
 
@@ -26,6 +27,20 @@ def test_a_seed_replays_byte_for_byte_and_another_one_does_not(model: Path, tmp_
     assert runs[0]["events_sha256"] == runs[1]["events_sha256"]
     assert logs[0] != logs[2]
     assert runs[0]["weights_sha256"] != runs[2]["weights_sha256"]
+
+
+def test_rewards_that_hang_or_leave_are_cut_off_and_the_seed_replays_all_the_same(model: Path, tmp_path: Path) -> None:
+    settings = (f"reward={odd_rewards.__name__}:odd", "deadlines.score_s=0.5", "workers.replace_failed=8",
+                "max_steps=1", "lag_bound=0")  # fmt: skip
+    runs = [rehearse(tmp_path / name, model, *settings) for name in "ab"]
+    assert runs[0][0]["events_sha256"] == runs[1][0]["events_sha256"], "the wall clock's deadlines leave no trace"
+    assert runs[0][0]["weights_sha256"] == runs[1][0]["weights_sha256"] != ""
+    events = runs[0][1]
+    assert_clean(events)
+    assert runs[0][0]["version"] == 1
+    reasons = [e["reason"] for e in of(events, "TrajEnd") if e["ending"] == "failed"]
+    for part in ("deadline of 0.5 s", "exit status 3"):
+        assert any(part in reason for reason in reasons), (part, reasons)
 
 
 @pytest.mark.parametrize("lag_bound", [0, 1, 2, 3, 5])

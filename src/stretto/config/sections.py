@@ -212,7 +212,9 @@ class Deadlines(Section):
     startup_s: float = Field(300.0, gt=0, description="Each start-up phase of a worker.")
     rollout_s: float = Field(600.0, gt=0, description="One trajectory; then it fails and is replaced.")
     group_s: float = Field(1200.0, gt=0, description="One group; it closes with >= 2 valid members or fails.")
-    score_s: float = Field(20.0, gt=0, description="One reward or tool call; its process is killed.")
+    score_s: float = Field(
+        20.0, gt=0, description="One reward or tool call, on the wall clock in every mode; its process is killed."
+    )
     late_s: float = Field(86400.0, gt=0, description="One late reward, from its promise on; then it is dropped.")
     step_s: float = Field(1800.0, gt=0, description="One learner step.")
     publish_s: float = Field(120.0, gt=0, description="One weight update on all engines.")

@@ -1,4 +1,4 @@
-"""Where rewards and tools run: processes that can be killed, and the inline stand-in of virtual time.
+"""Where rewards and tools run: processes that can be killed, and a stand-in without processes (simulation, tests).
 
 A call that passes its deadline loses its process (SIGKILL) and nobody else's; so does one whose process dies.
 Every process is replaced at once and none outlives the parent.
@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.envs.scoring_child import HEADER, START_DEADLINE_S, command, first_message
+from stretto.envs.scoring_child import START_DEADLINE_S, command, first_message
 from stretto.envs.scoring_process import ScoringProcess, keep_tail, receive
 from stretto.errors import DataError, DeadlineError, WorkerError
+from stretto.kernel.child import HEADER
 
 _MAX_FAILED_STARTS = 3
 _MAX_FIRST_FAILURES = 10
@@ -25,7 +26,7 @@ OnEvent = Callable[[str, str, str], None]
 
 
 class InlineScoring:
-    """The same interface without processes: calls the function here and now (virtual time, tests)."""
+    """The same interface without processes: calls the function here and now (simulation, tests)."""
 
     pids: tuple[int, ...] = ()
 
@@ -38,6 +39,38 @@ class InlineScoring:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+class FirstCalls:
+    """Calls that cost their process its life, before any call returned: so many in a row are no accident."""
+
+    def __init__(self) -> None:
+        self._returned = False
+        self._failures = 0
+
+    def count(self, reason: str) -> WorkerError | None:
+        """``reason``: why the call cost its process its life (empty: it returned or raised). The error that ends the
+        pool, if this one was too many."""
+        self._returned = self._returned or not reason
+        self._failures += not self._returned
+        if self._returned or self._failures < _MAX_FIRST_FAILURES:
+            return None
+        return WorkerError(
+            f"scoring: none of the first {self._failures} calls returned. The last one: {reason}. "
+            "Fix the function, or raise deadlines.score_s if it needs more time"
+        )
+
+
+def packed(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, bytes]:
+    """The name of a call for messages, and the call as it travels; ``DataError`` if it can't."""
+    name = getattr(function, "name", None)
+    name = name or f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', function)}"
+    if getattr(function, "__module__", None) == "__main__":
+        raise DataError(f"{name}: another process can't import the main script; move the function to a module")
+    try:
+        return name, pickle.dumps((function, args))
+    except Exception as error:
+        raise DataError(f"{name}: not a module-level function with plain arguments: {error}") from error
 
 
 @dataclass(slots=True)
@@ -72,8 +105,7 @@ class ScoringPool:
         self._tasks: list[asyncio.Task[None]] = []
         self._imports = tuple(imports)
         self._broken: WorkerError | None = None
-        self._returned = False
-        self._first_failures = 0
+        self._first = FirstCalls()
         self._on_death: Callable[[BaseException], None] = lambda error: None
         self._closed = False
 
@@ -104,14 +136,7 @@ class ScoringPool:
         await self.start()
         if self._broken is not None:
             raise self._broken
-        name = getattr(function, "name", None)
-        name = name or f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', function)}"
-        if getattr(function, "__module__", None) == "__main__":
-            raise DataError(f"{name}: another process can't import the main script; move the function to a module")
-        try:
-            payload = pickle.dumps((function, args))
-        except Exception as error:
-            raise DataError(f"{name}: not a module-level function with plain arguments: {error}") from error
+        name, payload = packed(function, args)
         job = _Job(payload, name, deadline_s or self._deadline_s, asyncio.get_running_loop().create_future())
         await self._queue.put(job)
         return await job.result
@@ -159,7 +184,8 @@ class ScoringPool:
                     job, waiting = waiting.result(), None
                     if not job.result.cancelled():
                         reason = await self._run(process, job)
-                        self._count_first(reason)
+                        if (hopeless := self._first.count(reason)) is not None:
+                            self._give_up(hopeless)
                 await process.kill()
                 self._alive.pop(slot, None)
                 self._on_event("down", f"scoring-{slot}", reason)
@@ -172,19 +198,6 @@ class ScoringPool:
                 waiting.cancel()
         if self._broken is not None:
             self._fail_queue(self._broken)
-
-    def _count_first(self, reason: str) -> None:
-        """``reason``: why the call cost its process its life (empty: it returned or raised)."""
-        if not reason:
-            self._returned = True
-        if self._returned:
-            return
-        self._first_failures += 1
-        if self._first_failures >= _MAX_FIRST_FAILURES:
-            self._give_up(WorkerError(
-                f"scoring: none of the first {self._first_failures} calls returned. The last one: {reason}. "
-                "Fix the function, or raise deadlines.score_s if it needs more time"
-            ))  # fmt: skip
 
     def _give_up(self, error: WorkerError) -> None:
         if self._broken is None:
@@ -248,7 +261,8 @@ class ScoringPool:
         )  # fmt: skip
         self._alive[slot] = process
         try:
-            writer.write(first_message(self._imports))
+            first = first_message(self._imports)
+            writer.write(HEADER.pack(len(first)) + first)
             async with asyncio.timeout(START_DEADLINE_S):
                 ready, value = await receive(reader)
             failure = "" if ready else f": {value}"

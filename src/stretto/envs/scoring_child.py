@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import pickle
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-HEADER = struct.Struct("<Q")
+from stretto.kernel.child import die_with_parent, leave_signals_to_parent, receive, send
+
 START_DEADLINE_S = 60.0
 """For the start of a scoring process, imports included."""
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent ends, even by kill -9 (Linux); leave if it is gone already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _read(connection: socket.socket, count: int) -> bytes | None:
-    parts: list[bytes] = []
-    while count:
-        part = connection.recv(min(count, 1 << 20))
-        if not part:
-            return None  # the parent closed its end or is gone
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 def command(fd: int) -> list[str]:
@@ -45,14 +24,7 @@ def command(fd: int) -> list[str]:
 
 def first_message(imports: Sequence[str]) -> bytes:
     """Where the child finds modules, and what it imports before it is ready: modules, ``module:function``."""
-    payload = pickle.dumps(([entry for entry in sys.path if entry], list(imports)))
-    return HEADER.pack(len(payload)) + payload
-
-
-def receive(connection: socket.socket) -> bytes | None:
-    """One message; None at the end."""
-    header = _read(connection, HEADER.size)
-    return None if header is None else _read(connection, HEADER.unpack(header)[0])
+    return pickle.dumps(([entry for entry in sys.path if entry], list(imports)))
 
 
 def _send(connection: socket.socket, ok: bool, value: Any) -> None:
@@ -62,7 +34,7 @@ def _send(connection: socket.socket, ok: bool, value: Any) -> None:
             pickle.loads(payload)  # an exception that can't be rebuilt must not reach the parent
     except Exception:
         payload = pickle.dumps((False, RuntimeError(f"{type(value).__name__}: {value!s:.2000}")))
-    connection.sendall(HEADER.pack(len(payload)) + payload)
+    send(connection, payload)
 
 
 def _import(name: str) -> None:
@@ -92,17 +64,21 @@ def serve(connection: socket.socket) -> None:
     while (message := receive(connection)) is not None:
         try:
             function, args = pickle.loads(message)
-            value = function(*args)
+            value, ok = function(*args), True
         except Exception as error:
-            _send(connection, False, error)
-        else:
-            _send(connection, True, value)
+            value, ok = error, False
+        except BaseException as error:  # sys.exit and its like: no reason to lose the process, or the parent
+            value, ok = RuntimeError(f"{type(error).__name__}: {error}"), False
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm left armed must not hit the next call
+        _send(connection, ok, value)
 
 
 def main() -> None:
     """Entry point: ``python -c ... FD PARENT``."""
     fd, parent = int(sys.argv[-2]), int(sys.argv[-1])
     die_with_parent(parent)
+    leave_signals_to_parent()
     serve(socket.socket(fileno=fd))
 
 

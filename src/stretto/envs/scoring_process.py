@@ -10,7 +10,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.envs.scoring_child import HEADER
+from stretto.kernel.child import HEADER
 
 _TAIL_BYTES = 4096
 

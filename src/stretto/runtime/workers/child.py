@@ -8,11 +8,9 @@ and the answer carries the same number.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
-import signal
 import sys
 import time
 import traceback
@@ -20,20 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import ConfigError, StrettoError
+from stretto.kernel.child import die_with_parent, leave_signals_to_parent
 from stretto.runtime.workers.requests import unpack_requests
 from stretto.runtime.workers.wire import ChildWire
 
-_PR_SET_PDEATHSIG = 1
 _REPORT_SPAN_S = 0.25
 _NICE = 2
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux); elsewhere the socket's end does it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(1)
 
 
 def keep_cores(threads: int) -> None:
@@ -59,7 +49,7 @@ def main() -> None:
     role, model_type = sys.argv[4:6]
     die_with_parent(parent)
     os.nice(_NICE)  # the orchestrator does little and everybody waits for it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    leave_signals_to_parent()
     wire = ChildWire(socket_fd)
     try:
         wire.send(("phase", "importing torch and transformers"))

@@ -1,0 +1,1 @@
+"""What everything stands on: child processes that can be killed, and the signals that end a command."""
