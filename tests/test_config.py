@@ -89,7 +89,7 @@ def test_a_malformed_override_says_what_it_should_be(text: str) -> None:
         (["workers.scoring_processes=1000"], "workers.scoring_processes"),
         (["workers.kind=inline", "workers.own_cores=true"], "workers.own_cores"),
         (["workers.kind=inline", "workers.on_engine_crash=restart"], "needs processes"),
-        (["eval.tasks=0", "eval.every=5"], "no evaluation takes place"),
+        (["eval.tasks=0", "eval.every=5"], "eval.every = 5 has no effect: eval.tasks = 0"),
         (["eval.tasks=0", "eval.canary=true"], "eval.canary"),
         (["deadlines.group_s=5", "deadlines.rollout_s=6"], "deadlines.group_s = 5"),
         (["cluster.lengths.kind=uniform", "cluster.lengths.low=5", "cluster.lengths.high=1"], "low = 5"),
@@ -154,6 +154,8 @@ def test_a_bad_setting_is_one_clear_error(settings: list[str], says: str) -> Non
         (["objective.name=klpo", "objective.M=5000"], "at most 4096 can be recorded"),
         (["objective.name=a3po", "objective.floor=0.4"], "floor = 0.4 has no effect"),
         (["objective.name=tis", "objective.cap=1e300"], "more than a float32 holds"),
+        (["deadlines.late_s=5"], "deadlines.late_s = 5.0 has no effect: objective.name = 'tis' takes no late rewards"),
+        (["cluster.late.mean=5"], "cluster.late"),
         (["workers.threads=1000"], "threads"),
         (["engine.count=100000"], "threads"),
         (["engine.top_logp=1000"], "vocabulary has"),
@@ -179,6 +181,12 @@ def test_a_component_that_fails_to_import_or_to_be_built_is_one_error(
     for name, says in (("broken_module:Rule", "at import"), ("broken_class:Rule", "when built")):
         with pytest.raises(ConfigError, match=says):
             check(load_config("quickstart", [f"control.admission.name={name}"]))
+
+
+def test_an_environments_option_without_effect_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "held.jsonl").write_text('{"question": "1+1=", "result": "2"}\n')
+    with pytest.raises(ConfigError, match=r"env\.eval_fraction = 0\.2 has no effect: env\.eval_path"):
+        check(load_config("own-data", [f"env.eval_path={tmp_path}/held.jsonl", "env.eval_fraction=0.2"]))
 
 
 def test_the_soft_baseline_is_whole_or_not_at_all() -> None:

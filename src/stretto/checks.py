@@ -36,6 +36,7 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
     check_component(ENVIRONMENTS, config.env, "env", _ENVIRONMENT)
     with foreign("env.name", config.env.name), foreign("reward", config.reward):
         env = build_environment(config)
+    _refuse_idle(env, "env")
     objective = _check_objective(config)
     _check_late(config, env, objective)
     _check_rows(config, objective)
@@ -98,10 +99,15 @@ def _check_objective(config: RunConfig) -> Any:
             f"({', '.join(correcting)}), set lag_bound = 0, or set "
             "allow_uncorrected = true"
         )
-    for option, why in getattr(objective, "idle", {}).items():
-        value = getattr(objective, option)
-        if value != options_of(type(objective))[option].default:
-            raise ConfigError(f"objective.{option} = {value!r} has no effect: {why}. Leave it out")
+    _refuse_idle(objective, "objective")
+    if "late" not in objective.needs:
+        for key, section in (("deadlines.late_s", config.deadlines), ("cluster.late", config.cluster)):
+            field = type(section).model_fields[key.rpartition(".")[2]]
+            value = getattr(section, key.rpartition(".")[2])
+            if value != field.get_default(call_default_factory=True):
+                raise ConfigError(
+                    f"{key} = {value!r} has no effect: objective.name = {name!r} takes no late rewards. Leave it out"
+                )
     critic = config.learner.critic.kind
     if "values" in objective.needs and critic == "none":
         raise ConfigError(f"objective.name = {name!r} needs a critic: set learner.critic.kind to 'head' or 'network'")
@@ -117,6 +123,14 @@ def _check_objective(config: RunConfig) -> Any:
             "advantage is 0 and nothing trains. Set group_size >= 2, or objective.baseline = 'none'"
         )
     return objective
+
+
+def _refuse_idle(component: Any, where: str) -> None:
+    """Raise ``ConfigError`` for an option that has no effect beside the component's others."""
+    for option, why in getattr(component, "idle", {}).items():
+        value = getattr(component, option)
+        if value != options_of(type(component))[option].default:
+            raise ConfigError(f"{where}.{option} = {value!r} has no effect: {why}. Leave it out")
 
 
 def _check_late(config: RunConfig, env: Any, objective: Any) -> None:

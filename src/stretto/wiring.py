@@ -25,7 +25,7 @@ from stretto.errors import ConfigError
 from stretto.learner.old_policy.choice import DURING_ROLLOUT, route_of
 from stretto.objectives import get
 from stretto.observe.metrics import MetricsWriter
-from stretto.observe.samples import expected, lines_of, sample_of, write_evaluation, write_samples
+from stretto.observe.samples import expected, lines_of, ratios_of, sample_of, spread, write_evaluation, write_samples
 from stretto.pool.scored import Scored
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
@@ -287,9 +287,9 @@ def _sampler(job: Job, env: Environment) -> Callable[[int, list[Group], Stepped]
         return lambda version, groups, stepped: None
 
     def write(version: int, groups: list[Group], stepped: Stepped) -> None:
-        chosen = [group.trajectories[k % len(group.trajectories)] for k, group in enumerate(groups[:n])]
+        chosen = spread(groups, n)
         decode = env.tokenizer.decode  # type: ignore[attr-defined]
-        samples, ratios = [], _ratios(groups, stepped)
+        samples, ratios = [], ratios_of(groups, stepped.ratio)
         for trajectory in chosen:
             (group,) = (g for g in groups if g.id == trajectory.group)
             rewards = [t.reward for t in group.trajectories if t.reward is not None]
@@ -301,15 +301,3 @@ def _sampler(job: Job, env: Environment) -> Callable[[int, list[Group], Stepped]
         write_samples(job.out, version, samples)
 
     return write
-
-
-def _ratios(groups: list[Group], stepped: Stepped) -> dict[int, Any]:
-    """Current over behaviour probability of each token, by trajectory; empty if the learner didn't record it."""
-    if stepped.ratio is None:
-        return {}
-    out, at = {}, 0
-    for group in groups:
-        for trajectory in group.trajectories:
-            out[trajectory.id] = stepped.ratio[at : at + len(trajectory.tokens)]
-            at += len(trajectory.tokens)
-    return out

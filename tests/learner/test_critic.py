@@ -231,9 +231,6 @@ def test_a_checkpoint_in_which_other_weights_trained_is_refused(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["updates=2"], "learner.critic.updates = 2, but learner.critic.kind = 'none'"),
-        (["frozen=attention"], "learner.critic.frozen = 'attention', but learner.critic.kind = 'none'"),
-        (["warmup_steps=3"], "learner.critic.warmup_steps = 3, but learner.critic.kind = 'none'"),
         (["kind=head", "frozen=attention"], "needs a critic with attention of its own"),
         (["kind=network", "coefficient=0.5"], "shares no parameters with the policy"),
         (["kind=network", "updates=0"], "updates"),

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stretto.cli.app import DryRun, Json, Overrides, Resume, RunDir, Source, app, err, out
 from stretto.cli.entry import exit_code
-from stretto.config.load import apply_overrides, load_config, read_source, recipe_names, to_toml, validate
+from stretto.config.load import load_config, load_resumed, read_source, recipe_names, to_toml
 from stretto.config.schema import RunConfig
 from stretto.errors import ConfigError
 
@@ -30,11 +30,11 @@ def _split(source: str | None, overrides: list[str] | None) -> tuple[str | None,
     return source, settings
 
 
-def _configure(source: str | None, settings: list[str], resume: Path | None) -> RunConfig:
+def _configure(source: str | None, settings: list[str], resume: Path | None, mode: str | None = None) -> RunConfig:
     if resume is None:
         if source is None:
             raise ConfigError(f"which recipe or file? Recipes: {', '.join(recipe_names())}")
-        return load_config(source, settings)
+        return load_config(source, settings, mode)
     if source is not None:
         raise ConfigError(f"--resume takes its configuration from the run; leave out {source!r}")
     from stretto.rundir import run_of
@@ -44,10 +44,8 @@ def _configure(source: str | None, settings: list[str], resume: Path | None) -> 
         key = text.split("=")[0].strip()
         if not any(f"{key}.".startswith(f"{free}.") for free in RESUMABLE):
             raise ConfigError(f"{text!r}: a resumed run keeps its {key!r}; only {', '.join(RESUMABLE)} may change")
-    table = apply_overrides(read_source(str(run / "config.toml")), settings)
-    table["out"] = str(run)
     try:
-        return validate(table)
+        return load_resumed(str(run / "config.toml"), settings, mode, out=str(run))
     except ConfigError as error:
         raise ConfigError(f"{run / 'config.toml'}: {error}") from error
 
@@ -59,7 +57,7 @@ def _start(
     from stretto.rundir import resume_command, what_next
 
     source, settings = _split(source, overrides)
-    config = _configure(source, settings, resume)
+    config = _configure(source, settings, resume, mode)
     if dry_run:
         check_start(config, mode, resume)
         if as_json:

@@ -16,11 +16,19 @@ def problems(c: RunConfig) -> Iterator[str]:
     yield from _workers(c)
     yield from _learner(c)
     yield from _tiny(c)
+    yield from _samples(c)
     for key, value in c.reward_options.items():
         if isinstance(value, float) and math.isnan(value):
             yield f"reward_options.{key} = nan is not a number"
-    if c.eval.canary and not c.eval.tasks:
-        yield "eval.canary = true needs evaluations: set eval.tasks > 0 or eval.canary = false"
+
+
+def _samples(c: RunConfig) -> Iterator[str]:
+    asked, most = c.logging.rollouts_per_step, c.prompts_per_step * c.group_size
+    if asked > max(most, type(c.logging).model_fields["rollouts_per_step"].default):
+        yield (
+            f"logging.rollouts_per_step = {asked}, but a step trains on prompts_per_step x group_size = {most} "
+            "trajectories: lower it"
+        )
 
 
 def _pipeline(c: RunConfig) -> Iterator[str]:
@@ -66,10 +74,6 @@ def _learner(c: RunConfig) -> Iterator[str]:
             f"learner.critic.warmup_steps = {critic.warmup_steps} with max_steps = {c.max_steps}: the policy would "
             "never train"
         )
-    if critic.kind == "none":
-        for key in sorted({"warmup_steps", "updates", "frozen", "coefficient", "lr"} & critic.model_fields_set):
-            if getattr(critic, key) != type(critic).model_fields[key].default:
-                yield f"learner.critic.{key} = {getattr(critic, key)!r}, but learner.critic.kind = 'none': no critic"
     if critic.kind == "head" and critic.frozen != "none":
         yield (
             f"learner.critic.frozen = {critic.frozen!r} needs a critic with attention of its own: set "
@@ -94,10 +98,6 @@ def _tiny(c: RunConfig) -> Iterator[str]:
 def contradictions(source: dict[str, Any], overrides: dict[str, Any]) -> Iterator[str]:
     """What somebody asked for in one breath and can't have. ``source``: the file's table, ``overrides`` those that
     were given beside it. A default (or, for overrides, what the file says) may be overruled without a word."""
-    for said in (source, overrides):
-        ask = _section(said, "eval")
-        if ask.get("tasks") == 0 and ask.get("every"):
-            yield f"eval.every = {ask['every']!r} with eval.tasks = 0: no evaluation takes place. Leave one out"
     limits = {**_section(source, "deadlines"), **_section(overrides, "deadlines")}
     group, rollout = limits.get("group_s"), limits.get("rollout_s")
     if isinstance(group, int | float) and isinstance(rollout, int | float) and group < rollout:

@@ -5,6 +5,7 @@ Every problem is one ``ConfigError`` that names the key and, for an unknown one,
 
 from __future__ import annotations
 
+import copy
 import difflib
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 
 from stretto.config.combinations import contradictions
+from stretto.config.idle import check_idle, without_idle
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component, Law
 from stretto.errors import ConfigError, nearest
@@ -100,12 +102,31 @@ def apply_overrides(table: dict[str, Any], overrides: Iterable[str]) -> dict[str
     return table
 
 
-def load_config(source: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read, override, validate. Raises ``ConfigError``."""
-    table = read_source(source)
-    if found := list(contradictions(table, apply_overrides({}, overrides))):
+def load_config(source: str, overrides: Sequence[str] = (), mode: str | None = None) -> RunConfig:
+    """Read, override, validate; ``ConfigError`` for what can't be or has no effect. ``mode``: the command that it is
+    for (``train``, ``rehearse``, ``simulate``), under which other settings may be without effect."""
+    table, given = read_source(source), apply_overrides({}, overrides)
+    if found := list(contradictions(table, given)):
         raise ConfigError("\n".join(found))
-    return validate(apply_overrides(table, overrides))
+    config = validate(apply_overrides(copy.deepcopy(table), overrides))
+    check_idle(table, _alone(table), given, config, mode)
+    return config
+
+
+def load_resumed(source: str, overrides: Sequence[str], mode: str | None, **own: Any) -> RunConfig:
+    """A run's saved configuration, with what is given to go on with it. ``own``: keys that it takes anew."""
+    table, given = read_source(source), apply_overrides({}, overrides)
+    config = validate(apply_overrides(table, overrides) | own)
+    check_idle({}, None, given, config, mode)
+    return config
+
+
+def _alone(table: dict[str, Any]) -> RunConfig | None:
+    """The configuration that a file makes by itself, if it makes one."""
+    try:
+        return validate(copy.deepcopy(table))
+    except ConfigError:
+        return None
 
 
 def validate(table: dict[str, Any]) -> RunConfig:
@@ -196,8 +217,9 @@ def _section(path: list[str]) -> type[BaseModel] | None:
 
 
 def to_toml(config: RunConfig) -> str:
-    """The resolved configuration as TOML; keys whose value is None are left out (TOML has no null)."""
-    return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
+    """The resolved configuration as TOML; keys without effect are left out, and those whose value is None (TOML has no
+    null)."""
+    return tomli_w.dumps(without_idle(_without_none(config.model_dump(mode="json")), config))
 
 
 def _without_none(value: Any) -> Any:

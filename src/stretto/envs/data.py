@@ -73,6 +73,11 @@ class Data(SingleTurn):
         if not self._train:
             raise DataError(f"{self.path}: no training row is left after the evaluation rows were taken out")
 
+    @property
+    def idle(self) -> dict[str, str]:
+        """Options without effect beside others, with the reason."""
+        return {"eval_fraction": "env.eval_path holds the evaluation rows"} if self.eval_path is not None else {}
+
     def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
         """Give the tokenizer and the seed of the order; checks that prompts can be rendered."""
         super().bind(tokenizer, seed)

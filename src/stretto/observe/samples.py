@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from stretto.envs.base import Task
 from stretto.errors import DataError
-from stretto.trajectory import Trajectory
+from stretto.trajectory import Group, Trajectory
 
 Sample = dict[str, Any]
 
@@ -69,6 +69,28 @@ def sample_of(
 
 def _number(value: Any) -> float | None:
     return round(float(value), 5) if np.isfinite(value) else None
+
+
+def spread(groups: Sequence[Group], n: int) -> list[Trajectory]:
+    """n trajectories of a batch, from as many groups as can be; all, if there are fewer."""
+    rounds = max((len(group.trajectories) for group in groups), default=0)
+    turns = (
+        group.trajectories[(k + turn) % len(group.trajectories)]
+        for turn in range(rounds) for k, group in enumerate(groups) if turn < len(group.trajectories)
+    )  # fmt: skip
+    return list(itertools.islice(turns, n))
+
+
+def ratios_of(groups: Sequence[Group], ratio: Sequence[Any] | None) -> dict[int, Any]:
+    """Current over behaviour probability of each token, by trajectory; empty if the learner didn't record it."""
+    if ratio is None:
+        return {}
+    out, at = {}, 0
+    for group in groups:
+        for trajectory in group.trajectories:
+            out[trajectory.id] = ratio[at : at + len(trajectory.tokens)]
+            at += len(trajectory.tokens)
+    return out
 
 
 def write_samples(run_dir: Path | str, step: int, samples: Sequence[Sample]) -> Path:

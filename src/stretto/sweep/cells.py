@@ -69,7 +69,7 @@ def run_cells(
         out.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise ConfigError(f"{out} is not a directory: choose another --out") from None
-    config = load_config(source, [*settings, *_EXACT])
+    config = load_config(source, [*settings, *_EXACT], "rehearse")
     _claim(out, config)
     with rundir.hold(out):
         _save_claim(out, config)
@@ -111,7 +111,7 @@ def _load(source: str, settings: Sequence[str], cell: Cell, *more: str) -> RunCo
     for text in settings:
         if (key := text.partition("=")[0].strip()) in decided or (arms and key.startswith("objective")):
             raise ConfigError(f"{text!r}: a sweep decides {key!r} itself; leave it out")
-    return load_config(source, [*settings, *own])
+    return load_config(source, [*settings, *own], "rehearse")
 
 
 def _check(source: str, settings: Sequence[str], cells: Sequence[Cell]) -> None:
