@@ -19,6 +19,7 @@ from stretto.config.schema import RunConfig
 from stretto.config.sections import Component
 from stretto.control.hooks import HOOKS
 from stretto.envs.base import ENVIRONMENTS
+from stretto.envs.verifiers import VERIFIERS
 from stretto.objectives import REGISTRY
 
 TARGET = Path(__file__).with_name("config.md")
@@ -52,6 +53,7 @@ def text() -> str:
     parts += ["## Components\n", "Options stand beside `name` in the component's section.\n"]
     parts += components("objective", REGISTRY)
     parts += components("env", ENVIRONMENTS)
+    parts += components("reward", VERIFIERS)
     for hook, registry in HOOKS.items():
         parts += components(f"control.{hook}", registry)
     return "\n".join(parts)
@@ -85,7 +87,7 @@ def table(model: type[BaseModel], prefix: str) -> str:
 
 def components(kind: str, registry: Any) -> list[str]:
     """Each component of a kind with its options."""
-    parts = [f"### `{kind}.name`\n"]
+    parts = [f"### `{kind}.name`\n" if kind != "reward" else "### `reward`\n\nIts options: `reward_options`.\n"]
     for name in registry.names():
         component = registry.find(name)
         parts.append(f"**`{name}`**: {cell(inspect.getdoc(component))}\n")

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from env_clients import ScriptedClient
 
+from stretto.config.schema import RunConfig
+from stretto.envs.build import build_environment
 from stretto.envs.data import Data
 from stretto.errors import ConfigError, DataError
 from stretto.models.tokenizer import LightTokenizer
@@ -137,3 +139,28 @@ def test_a_data_set_directory_reads_like_the_file(tmp_path: Path, chars: LightTo
     DatasetDict({"train": Dataset.from_list(questions(2))}).save_to_disk(tmp_path / "splits")
     with pytest.raises(DataError, match="splits train"):
         Data(str(tmp_path / "splits"))
+
+
+@pytest.mark.parametrize(
+    ("reward", "answer", "message"),
+    [
+        ("math-verify", "Paris", "is no mathematics"),
+        ("math-verify", "\\frac{1}{", "braces"),
+        ("numeric", "none", "holds no number"),
+        ("numeric", True, "no numbers"),
+        ("regex", "(", "no regular expression"),
+        ("exact", {"a": 1}, "no text or number"),
+        (None, [], "empty list"),
+    ],
+)
+def test_an_answer_that_its_reward_cannot_compare_is_refused_with_its_row(
+    tmp_path: Path, reward: str | None, answer: Any, message: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"{i}", "answer": "1"} for i in range(4)] + [{"prompt": "bad", "answer": answer}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"reward": reward, "env": {"name": "data", "path": str(path)}}
+    with pytest.raises(DataError, match=rf"rows\.jsonl:5: 'answer' is no answer .*{message}"):
+        build_environment(RunConfig.model_validate(settings))
+    if reward in ("numeric", "math-verify"):
+        build_environment(RunConfig.model_validate({**settings, "reward_options": {"unreadable": "absent"}}))

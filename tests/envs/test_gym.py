@@ -47,6 +47,55 @@ def test_answers_are_extracted_and_scored(chars: LightTokenizer, extract: str, c
     assert asyncio.run(env.rollout(ScriptedClient([ids]), task)).reward == reward
 
 
+@pytest.mark.parametrize(
+    ("right", "text", "handed_on"),
+    [
+        ("17576167456008", "so 17,576,167,456,008.", "17576167456008"),
+        ("17576167456008", "17576167456007", "17576167456007"),
+        ("-4471.6021000", "it is \u22124471.6021", "-4471.6021000"),
+        ("0.1", "0.10000000000000001", "0.10000000000000001"),
+        ("7", "007", "7"),
+        ("1/2", "it is 1/2", "1/2"),
+        ("1/2", "it is 2/4", "2/4"),
+        ("5", "no number", ""),
+        ("45a", " 45a ", "45a"),
+    ],
+)
+def test_a_number_is_handed_on_as_it_is_written(chars: LightTokenizer, right: str, text: str, handed_on: str) -> None:
+    assert make(chars, extract="number").answer_of(text, right) == handed_on
+
+
+@pytest.mark.parametrize("dataset", ["products", "decimal_chain_sum", "coin_flip", "gcd"])
+def test_a_tasks_own_answer_is_right_in_every_extraction(chars: LightTokenizer, dataset: str) -> None:
+    for extract, text in (
+        ("text", "{}"),
+        ("number", "{}"),
+        ("number", "first 3; it is {}."),
+        ("tag", "<answer>{}</answer>"),
+    ):
+        env = ReasoningGym(dataset, extract=extract)
+        for item in range(5):
+            entry = env._source[item]
+            answer = env.answer_of(text.format(entry["answer"]), entry["answer"])
+            assert env._source.score_answer(answer, entry) == 1.0, (extract, text, entry["answer"], answer)
+
+
+def test_numbers_are_not_looked_for_where_answers_are_none(chars: LightTokenizer) -> None:
+    with pytest.raises(
+        ConfigError, match=r"env\.extract = 'number': the answers of data set 'syllogism' are no numbers"
+    ):
+        ReasoningGym("syllogism", extract="number")
+
+
+def test_a_task_without_one_right_answer_does_not_take_the_word_none_for_it(chars: LightTokenizer) -> None:
+    env = ReasoningGym("propositional_logic")
+    env._prompt = lambda question: chars.encode("1")  # type: ignore[method-assign]  # its letters are not in the alphabet
+    env.bind(chars, 0)
+    task = env.task(0)
+    assert task.answer is None
+    assert env.answer_of("None", task.answer) != task.answer
+
+
 def test_a_data_set_with_its_own_scoring_is_scored_by_it(chars: LightTokenizer) -> None:
     env = make(chars, "countdown")
     assert not env._plain

@@ -23,6 +23,17 @@ from stretto.models.tokenizer import LightTokenizer
         ("exact", {}, " 46 ", "46", 1.0),
         ("exact", {}, "Yes", "yes", 0.0),
         ("exact", {"ignore_case": True}, "Yes", "yes", 1.0),
+        ("exact", {}, "7", 7, 1.0),
+        ("exact", {}, "7", 7.0, 1.0),
+        ("exact", {}, "7.0", 7.0, 1.0),
+        ("exact", {}, "7.0", 7, 0.0),
+        ("exact", {}, "true", True, 1.0),
+        ("exact", {}, "1", True, 0.0),
+        ("exact", {}, "caf\u00e9", "cafe\u0301", 1.0),
+        ("exact", {}, "b", ["a", "b"], 1.0),
+        ("exact", {}, "c", ["a", "b"], 0.0),
+        ("exact", {}, "a  b", "a b", 0.0),
+        ("exact", {"ignore_space": True}, "a \n b", "a b", 1.0),
         ("numeric", {}, "so 12 + 34 is 46.", "46", 1.0),
         ("numeric", {}, "1,234.50", 1234.5, 1.0),
         ("numeric", {}, "46 or 47", "46", 0.0),
@@ -32,12 +43,28 @@ from stretto.models.tokenizer import LightTokenizer
         ("regex", {"pattern": r"answer: (\w+)"}, "answer: a answer: b", "b", 1.0),
         ("regex", {"pattern": r"answer: (\w+)"}, "b", "b", 0.0),
         ("regex", {}, "it is 40 or 46", r"\b4[56]\b", 1.0),
+        ("regex", {}, "it is 7", 7, 1.0),
+        ("regex", {}, "it is 7x0", 7.0, 1.0),
+        ("regex", {}, "it is 8", ["7", "8"], 1.0),
+        ("regex", {"pattern": r"(a)|(b)"}, "b", "b", 0.0),
+        ("regex", {"pattern": r"\d+"}, "3 then 46", 46, 1.0),
         ("math-verify", {}, r"\boxed{\frac{2}{4}}", r"\frac{1}{2}", 1.0),
         ("math-verify", {}, "3", r"\frac{1}{2}", 0.0),
     ],
 )
 def test_verifier(kind: str, options: dict[str, Any], text: str, answer: Any, reward: float) -> None:
-    assert make_verifier(kind, options)(text, answer, {}) == reward
+    assert normalize(make_verifier(kind, options)(text, answer, {})) == Score(reward)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [("exact", None), ("exact", {"a": 1}), ("exact", []), ("exact", ""), ("regex", "("), ("regex", ["a", "["]),
+     ("regex", None), ("numeric", []), ("math-verify", [])],
+)  # fmt: skip
+def test_an_expected_answer_that_cannot_be_compared_is_absent(kind: str, answer: Any) -> None:
+    result = normalize(make_verifier(kind)("a", answer, {}))
+    assert result.reward is None
+    assert "the expected answer" in result.reason
 
 
 def test_only_verifiers_that_cannot_hang_run_inline() -> None:

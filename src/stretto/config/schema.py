@@ -69,7 +69,8 @@ class RunConfig(Section):
     reward: str | None = Field(
         None,
         description="Verifier of the answer: exact, numeric, regex, math-verify, or `module:function` called as "
-        "f(text, answer, info) -> float in a process of its own. None: the environment's own.",
+        "f(text, answer, info) -> float in a process of its own. None: the environment's own. An answer that is a list "
+        "holds several accepted ones; one that the verifier can't compare is refused with its row, never worth 0.",
     )
     reward_options: dict[str, Any] = Field(default_factory=dict, description="Options of a built-in verifier.")
     save_every: int = Field(0, ge=0, description="Checkpoint every that many steps; 0: only at the end.")

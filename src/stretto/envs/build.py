@@ -21,6 +21,9 @@ def build_environment(config: RunConfig) -> Environment:
         use(make_verifier(config.reward, config.reward_options))
     elif config.reward_options:
         raise ConfigError("reward_options is set, but reward is not: name the verifier that they belong to")
+    check = getattr(env, "check_answers", None)
+    if check is not None:
+        check()
     return env
 
 

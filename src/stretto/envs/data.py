@@ -13,6 +13,7 @@ import xxhash
 
 from stretto.envs.base import ENVIRONMENTS, Task
 from stretto.envs.counter import permutation, text_share
+from stretto.envs.graders import Exact
 from stretto.envs.single_turn import SingleTurn
 from stretto.errors import ConfigError, DataError
 from stretto.models.tokenizer import LightTokenizer
@@ -107,6 +108,21 @@ class Data(SingleTurn):
         held_out = _digest(self._eval)
         return {"rows": len(self._rows), "content": _digest(self._rows[:rows]), "training": len(self._train),
                 "evaluation": held_out}  # fmt: skip
+
+    def check_answers(self) -> None:
+        """Raise ``DataError`` if the verifier (without one: exact comparison) can't use a row's expected answer."""
+        verifier: Any = Exact() if self.verifier is None else self.verifier
+        if not hasattr(verifier, "check") or getattr(verifier, "unreadable", "") == "absent":
+            return
+        bad = [(row.where, why) for row in (*self._rows, *self._eval) if (why := verifier.check(row.answer))]
+        if bad:
+            raise DataError(
+                f"{bad[0][0]}: {self.answer_column!r} is no answer that reward "
+                f"{getattr(verifier, 'component_name', 'exact')!r} can compare: {bad[0][1]}"
+                + (f" ({len(bad)} rows are like this)" if len(bad) > 1 else "")
+                + (". reward_options.unreadable = 'absent' keeps such rows, which then train nothing"
+                   if hasattr(verifier, "unreadable") else "")
+            )  # fmt: skip
 
     @property
     def epoch_size(self) -> int | None:

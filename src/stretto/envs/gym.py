@@ -15,8 +15,9 @@ import orjson
 
 from stretto.envs.base import ENVIRONMENTS, LateClient, Task
 from stretto.envs.counter import mix, text_share
+from stretto.envs.numbers import find, only_number
 from stretto.envs.single_turn import SingleTurn
-from stretto.envs.verifiers import Score, last_number, normalize, score
+from stretto.envs.verifiers import Score, normalize, score
 from stretto.errors import ConfigError, DataError, nearest
 from stretto.models.tokenizer import LightTokenizer
 from stretto.trajectory import Ints
@@ -24,6 +25,7 @@ from stretto.trajectory import Ints
 _EVAL_STREAM = 0xE7A3
 _ITEMS = 1 << 30
 _MAX_ATTEMPTS = 1000
+_LOOKED_AT = 8
 
 
 @ENVIRONMENTS.register("reasoning-gym")
@@ -32,9 +34,9 @@ class ReasoningGym(SingleTurn):
     """``dataset``: its name; ``options``: its own options. ``chat``: render with the tokenizer's chat template (None:
     when it has one); ``system``: system prompt; ``suffix``: appended to each question.
 
-    ``extract``: what of the completion is the answer: the whole ``text``, its last ``number``, or what stands in the
-    last ``<answer>`` tag. Scoring is the data set's own, in a killable process unless it is the library's default
-    comparison.
+    ``extract``: what of the completion is the answer: the whole ``text``, its last ``number`` (as it stands there,
+    without separators; the whole text where the right answer is no number), or what stands in the last ``<answer>``
+    tag. Scoring is the data set's own, in a killable process unless it is the library's default comparison.
     """
 
     dataset: str
@@ -54,6 +56,13 @@ class ReasoningGym(SingleTurn):
         self._options = orjson.dumps(self.options, option=orjson.OPT_SORT_KEYS)
         self._source = data_set(self.dataset, self._options)
         self._plain = has_default_score(self._source)
+        if self.extract == "number":
+            answers = [str(self._source[item]["answer"]) for item in range(_LOOKED_AT)]
+            if not any(map(only_number, answers)):
+                raise ConfigError(
+                    f"env.extract = 'number': the answers of data set {self.dataset!r} are no numbers (such as "
+                    f"{answers[0][:40]!r}); use 'text' or 'tag'"
+                )
 
     def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
         """Give the tokenizer and the seed of the task order."""
@@ -75,7 +84,8 @@ class ReasoningGym(SingleTurn):
         return text_share(question, "reasoning-gym") < self.held_out
 
     def _task(self, index: int, item: int, entry: Mapping[str, Any]) -> Task:
-        return Task(index, self._prompt(entry["question"]), str(entry["answer"]), {"item": item})
+        answer = entry["answer"]  # None: many are right, and only the data set's own scoring knows
+        return Task(index, self._prompt(entry["question"]), None if answer is None else str(answer), {"item": item})
 
     def task(self, index: int) -> Task:
         """Training question ``index``: a function of (seed, index); never a held-out one."""
@@ -98,19 +108,22 @@ class ReasoningGym(SingleTurn):
                 found[entry["question"]] = self._task(-1 - len(found), item, entry)
         return list(found.values())
 
-    def answer_of(self, text: str) -> str:
-        """What of a completion counts as its answer (``extract``)."""
-        if self.extract == "number":
-            number = last_number(text)
-            return "" if number is None else f"{number:.10g}"
+    def answer_of(self, text: str, right: str | None) -> str:
+        """What of a completion counts as its answer (``extract``), handed on as it is written, never through a float.
+        A number in plain digits that equals the ``right`` one is handed on as that writes it (0.50 for 0.5)."""
+        if self.extract == "number" and right is not None and (expected := only_number(right)):
+            found = find(text)
+            if found is None:
+                return ""
+            return right if found.plain and expected.plain and found.value == expected.value else found.written
         if self.extract == "tag":
             return text.rpartition("<answer>")[2].partition("</answer>")[0].strip() if "<answer>" in text else ""
         return text.strip()
 
     async def own_score(self, client: LateClient, task: Task, tokens: Ints) -> Score:
         """The data set's score of the answer; without ``partial_credit`` only a full one counts."""
-        answer = self.answer_of(self.tokenizer.decode(tokens))
-        if answer == task.answer:
+        answer = self.answer_of(self.tokenizer.decode(tokens), task.answer)
+        if answer == task.answer:  # never so if that is None
             return Score(1.0)
         if self._plain:
             entry = {"answer": task.answer}

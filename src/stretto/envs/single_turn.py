@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stretto.envs.base import Client, LateClient, Task
-from stretto.envs.verifiers import Score, Verifier, normalize, score
+from stretto.envs.graders import Exact, spelt
+from stretto.envs.verifiers import Score, Verifier, score
 from stretto.models.tokenizer import LightTokenizer
 from stretto.trajectory import Ints, Trajectory
 
@@ -49,7 +50,7 @@ class SingleTurn:
 
     async def own_score(self, client: LateClient, task: Task, tokens: Ints) -> Score:
         """1 if the decoded answer equals the expected one."""
-        return normalize(self.tokenizer.decode(tokens).strip() == str(task.answer).strip())
+        return Exact()(self.tokenizer.decode(tokens), task.answer, task.info)
 
     def text(self, trajectory: Trajectory) -> str:
         """The whole trajectory, special tokens shown."""
@@ -58,7 +59,7 @@ class SingleTurn:
     def worked_answer(self, task: Task) -> tuple[list[int], list[bool]]:
         """Prompt, answer and eos as ids with the mask of what a supervised start learns."""
         prompt = task.prompt.tolist()
-        answer = [*self.tokenizer.encode(str(task.answer)).tolist(), *self.tokenizer.eos_ids[:1]]
+        answer = [*self.tokenizer.encode(spelt(task.answer)).tolist(), *self.tokenizer.eos_ids[:1]]
         return prompt + answer, [False] * len(prompt) + [True] * len(answer)
 
     def worked(self, index: int) -> tuple[list[int], list[bool]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,8 +18,6 @@ from stretto.components import Registry, load_object, split_path
 from stretto.envs.base import LateClient
 from stretto.envs.trial import try_function
 from stretto.errors import ConfigError, DataError, DeadlineError, WorkerError
-
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 class Verifier(Protocol):
@@ -32,7 +29,7 @@ class Verifier(Protocol):
     def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Any: ...
 
 
-VERIFIERS: Registry[Verifier] = Registry("reward")
+VERIFIERS: Registry[Verifier] = Registry("reward", ("stretto.envs.graders",))
 
 
 def make_verifier(kind: str, options: Mapping[str, Any] | None = None) -> Verifier:
@@ -44,100 +41,6 @@ def make_verifier(kind: str, options: Mapping[str, Any] | None = None) -> Verifi
     split_path(kind, "reward")
     try_function(kind)
     return UserFunction(kind)
-
-
-@VERIFIERS.register("exact")
-@dataclass(frozen=True)
-class Exact:
-    """1 if the text equals the answer, white space at both ends aside."""
-
-    ignore_case: bool = False
-    cheap = True
-
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> float:
-        found, expected = text.strip(), str(answer).strip()
-        if self.ignore_case:
-            found, expected = found.casefold(), expected.casefold()
-        return float(found == expected)
-
-
-def last_number(text: str) -> float | None:
-    """The last number in ``text`` (thousands separators allowed), or None."""
-    found = _NUMBER.findall(text)
-    if not found:
-        return None
-    try:
-        return float(found[-1].replace(",", ""))
-    except ValueError:
-        return None
-
-
-@VERIFIERS.register("numeric")
-@dataclass(frozen=True)
-class Numeric:
-    """1 if the last number in the text is the answer, within ``tolerance`` x max(1, abs(answer))."""
-
-    tolerance: float = 1e-6
-    cheap = True
-
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> float | None:
-        expected = float(answer) if isinstance(answer, (int, float)) else last_number(str(answer))
-        if expected is None or not math.isfinite(expected):
-            return None
-        found = last_number(text)
-        if found is None or not math.isfinite(found):
-            return 0.0
-        return float(abs(found - expected) <= self.tolerance * max(1.0, abs(expected)))
-
-
-@VERIFIERS.register("regex")
-@dataclass(frozen=True)
-class Regex:
-    """With ``pattern``: 1 if its last match (group 1 if it has one) equals the answer. Without: the answer itself
-    is the pattern, and 1 means that it matches somewhere in the text."""
-
-    pattern: str = ""
-    ignore_case: bool = False
-    cheap = False
-
-    def __post_init__(self) -> None:
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise ConfigError(f"reward_options.pattern = {self.pattern!r}: {error}") from error
-
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> float:
-        flags = re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)
-        if not self.pattern:
-            return float(re.search(str(answer), text, flags) is not None)
-        matches = list(re.finditer(self.pattern, text, flags))
-        if not matches:
-            return 0.0
-        last = matches[-1]
-        found = last.group(1) if last.re.groups else last.group(0)
-        return Exact(self.ignore_case)(found or "", answer, info)
-
-
-@VERIFIERS.register("math-verify")
-@dataclass(frozen=True)
-class MathVerify:
-    """1 if the package ``math-verify`` finds text and answer mathematically equal."""
-
-    cheap = False
-    imports = ("math_verify",)
-
-    def __post_init__(self) -> None:
-        import importlib.util
-
-        if importlib.util.find_spec("math_verify") is None:
-            raise ConfigError("reward = 'math-verify': the package is missing; pip install math-verify")
-
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> float:
-        from math_verify import parse, verify
-
-        # The process has its own deadline; the package's alarm would only work in a main thread.
-        expected = parse(str(answer), parsing_timeout=None)
-        return float(verify(expected, parse(text, parsing_timeout=None), timeout_seconds=None))
 
 
 def user_function(path: str) -> Callable[..., Any]:
@@ -182,6 +85,8 @@ class Score:
 
 def normalize(value: Any) -> Score:
     """``value`` as a score: only finite numbers (booleans count as 0 and 1) are rewards."""
+    if isinstance(value, Score):
+        return value
     if value is None:
         return Score(None, "the reward function returned None")
     if isinstance(value, (str, bytes)):
