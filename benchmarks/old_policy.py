@@ -50,7 +50,7 @@ def rehearse(out: Path, route: str, steps: int, *, response: int, lag: int, step
         "eval": {"tasks": 0}, "logging": {"report": False, "console": "off", "rollouts_per_step": 0},
     }  # fmt: skip
     launch(validate(apply_overrides(base, [])), "rehearse")
-    return read_events(out / "events.jsonl")
+    return read_events(out)
 
 
 def measured(events: list[Event]) -> dict[str, float]:

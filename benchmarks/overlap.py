@@ -67,15 +67,15 @@ def train(settings: list[str], steps: int) -> dict[str, float]:
                "eval.tasks=0", "logging.report=false", "logging.console=off", "workers.own_cores=true",
                *settings]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    log = out / "run" / "events.jsonl"
+    rows = out / "run" / "metrics.jsonl"
     first, last = int(steps * WARM_UP_SHARE), steps - 2
     with open(out / "output", "wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-        before = _at_step(process, log, first)
-        after = _at_step(process, log, last)
+        before = _at_step(process, rows, first)
+        after = _at_step(process, rows, last)
         if process.wait():
             raise SystemExit(f"{' '.join(command)}\n{(out / 'output').read_text()}")
-    starts = [e for e in read_events(log) if e["e"] == "StepStart"][first:]
+    starts = [e for e in read_events(out / "run") if e["e"] == "StepStart"][first:]
     shutil.rmtree(out)
     done = after["steps"] - before["steps"]
     figures = {"steps_per_s": done / (after["clock"] - before["clock"])}
@@ -94,7 +94,7 @@ def _at_step(process: subprocess.Popen[bytes], log: Path, step: int) -> dict[str
                 lines.seek(at)
                 new = lines.read()
             whole = new.rfind(b"\n") + 1
-            done, at = done + new[:whole].count(b'"e":"StepEnd"'), at + whole
+            done, at = done + new[:whole].count(b'"update/skipped"'), at + whole
         if done >= step:
             now = {"clock": time.monotonic(), "steps": float(done)}
             return now | {role: _cpu_s(process.pid, role) for role in ROLES}

@@ -2,7 +2,8 @@
 
     python benchmarks/simulate.py [--quick] [--json]
 
-Events are lines of events.jsonl; seconds are CPU seconds of the whole ``launch`` after a warm-up run (imports apart),
+Events are lines of the event log, and each first token; seconds are CPU seconds of the whole ``launch`` after a
+warm-up run (imports apart),
 wall seconds beside them. ``calibration_s`` is the CPU time of ``sum(range(10**7))``: on a busy machine it shows how
 much slower than usual Python runs meanwhile. ``turn_s`` is CPU time per turn, everything else included: it compares
 commits whose logs have different lines (a turn has four: FirstToken, EnvStarted, EnvDone, TurnDone).
@@ -21,6 +22,7 @@ from stretto.cluster.queueing import mean_staleness
 from stretto.config.load import apply_overrides, validate
 from stretto.launch import launch
 from stretto.runtime.events import Event, read_events
+from stretto.runtime.logfile import stream_events
 
 EVENTS_BAR = 50_000.0
 STALENESS_BAR = 0.1
@@ -63,8 +65,11 @@ def events_per_s(directory: Path, steps: int, repeats: int) -> dict[str, Any]:
         run(out, *multi_turn(steps))
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         calibration = (before + calibration_s()) / 2
-        log = (out / "events.jsonl").read_bytes()
-        events, turn_s = log.count(b"\n"), cpu / log.count(b'"e":"EnvDone"')
+        events = turns = 0
+        for event in stream_events(out):
+            events += len(event["traj"]) if event["e"] == "FirstToken" else 1
+            turns += event["e"] == "EnvDone"
+        turn_s = cpu / turns
         if events / cpu > best.get("ours", 0.0):
             best = {"ours": events / cpu, "events": events, "turn_s": turn_s, "cpu_s": cpu, "wall_s": wall,
                     "calibration_s": calibration}  # fmt: skip
@@ -86,7 +91,7 @@ def staleness(directory: Path, slots: int, batch: int, rho: float, capacity: flo
         "cluster.prefill_token_s=0", "cluster.decode_base_s=0.01", "cluster.decode_row_s=0", "cluster.step_token_s=0",
         f"cluster.step_base_s={batch / slots * rho}",
     )  # fmt: skip
-    ours = mean_group_staleness(read_events(out / "events.jsonl"))
+    ours = mean_group_staleness(read_events(out))
     other = mean_staleness(slots, batch, rho, capacity, TAIL)
     return {
         "name": f"mean staleness C={slots} B={batch} rho={rho} q={capacity:g}", "ours": ours, "other": other,

@@ -75,7 +75,7 @@ def ours(model: Path, seed: int, steps: int, evaluate: bool = False) -> dict[str
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-m", "stretto.cli", "train", "quickstart", f"out={out}/run", "--json"]
         line, wall_s = child([*command, *overrides(model, seed, steps, evaluate)], 1)
-        events = read_events(Path(out) / "run" / "events.jsonl")
+        events = read_events(Path(out) / "run")
     first = next(e["t"] for e in events if e["e"] == "Submitted")
     startup_s = wall_s - (events[-1]["t"] - first)
     return {**clocked(events), "startup_s": startup_s, "staleness": json.loads(line)["staleness"]["mean"]}

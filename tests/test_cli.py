@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -46,8 +47,9 @@ def test_check_exits_1_when_an_invariant_is_broken(
     finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(capsys, monkeypatch, "check", str(finished))[0] == 0
-    log = finished / "events.jsonl"
-    log.write_text("".join(line for line in log.read_text().splitlines(True) if '"e":"StepEnd"' not in line))
+    log = finished / "events.jsonl.gz"
+    lines = gzip.decompress(log.read_bytes()).splitlines(True)
+    log.write_bytes(gzip.compress(b"".join(line for line in lines if b'"e":"StepEnd"' not in line)))
     code, shown, _ = run(capsys, monkeypatch, "check", str(finished), "--json")
     assert code == 1
     assert json.loads(shown.splitlines()[-1])["violations"]
@@ -79,7 +81,7 @@ def test_an_interrupted_simulation_says_so_and_exits_130(tmp_path: Path) -> None
     command = [sys.executable, "-m", "stretto.cli", "simulate", "quickstart", f"out={tmp_path}/run",
                "max_steps=100000", *SMALL]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    log = tmp_path / "run" / "events.jsonl"
+    log = tmp_path / "run" / "events.jsonl.gz"
     until = time.monotonic() + 60
     while not (log.exists() and log.stat().st_size) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
@@ -142,11 +144,12 @@ def test_a_path_is_shown_as_it_is(
 def test_check_says_whether_the_run_has_ended(
     finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = finished / "events.jsonl"
+    log = finished / "events.jsonl.gz"
     for complete in (True, False):
         code, shown, _ = run(capsys, monkeypatch, "check", str(finished), "--json")
         assert (code, json.loads(shown)["complete"]) == (0, complete)
-        log.write_text("".join(line for line in log.read_text().splitlines(True) if '"e":"RunEnd"' not in line))
+        lines = gzip.decompress(log.read_bytes()).splitlines(True)
+        log.write_bytes(gzip.compress(b"".join(line for line in lines if b'"e":"RunEnd"' not in line)))
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,15 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import HOOKS, Rules, in_order
 from stretto.control.view import View
 from stretto.errors import ConfigError, StrettoError
-from stretto.observe.health import Health
 from stretto.observe.live import LiveView
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.report import write_report
-from stretto.observe.summary import summarize, summary_of
+from stretto.observe.summary import Figures, summarize
 from stretto.observe.trackers import make_trackers
 from stretto.runtime.clock import VirtualLoop, few_collections, run_virtual
-from stretto.runtime.events import FORMAT, Event, EventLog, read_events
+from stretto.runtime.events import FORMAT, EventLog, Listener
 from stretto.runtime.inputs import compare, take
+from stretto.runtime.logfile import GZIP, PLAIN, find_log, read_blocks, stream_events
 from stretto.runtime.manifest import Restored, check_logs, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
 from stretto.runtime.parts import Outcome, Parts
@@ -46,7 +46,7 @@ def check_start(config: RunConfig, mode: str, resume: Path | None = None) -> Rul
     if resume is None:
         rundir.check_new(Path(config.out_dir))
     else:
-        restored, _ = _restore(config, mode, resume)
+        restored = _restore(config, mode, resume)
         env, model_dir = peek_environment(config, mode)
         compare(Path(config.out_dir), restored.inputs, take(config, env, model_dir), env, config.accept_changed)
     return rules
@@ -86,12 +86,13 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
 
 def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path | None) -> dict[str, Any]:
     """``launch``, in a directory that is ours alone."""
-    health = Health()
+    view, figures = View(), Figures()
     live = LiveView(
         config.logging.console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train",
-        max_new_tokens=config.sampling.max_new_tokens, health=health,
+        max_new_tokens=config.sampling.max_new_tokens, health=figures.health,
     )  # fmt: skip
-    restored, kept = _restore(config, mode, resume) if resume is not None else (None, [])
+    restored = _restore(config, mode, resume, view, figures, live.recall) if resume is not None else None
+    figures.health.fresh()  # what was found before was said before
     if restored is not None and (over := _finished(config, mode, out, restored)) is not None:
         with live:
             live.progress(
@@ -111,12 +112,12 @@ def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path 
                     live.progress(line)
             _prepare(config, out, restored)
             if job.virtual:
-                done = run_virtual(_run(job, live, health, kept), VirtualLoop())
+                done = run_virtual(_run(job, live, view, figures), VirtualLoop())
             else:
                 with few_collections():
-                    done = asyncio.run(_run(job, live, health, kept))
+                    done = asyncio.run(_run(job, live, view, figures))
     except StrettoError as error:
-        if (out / "events.jsonl").exists():
+        if find_log(out) is not None:
             error.add_note(rundir.what_next(out))
         raise
     outcome, summary, sha256 = done
@@ -125,8 +126,8 @@ def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path 
     return _result(mode, out, outcome.reason, summary, sha256, time.perf_counter() - started)
 
 
-def _restore(config: RunConfig, mode: str, resume: Path) -> tuple[Restored, list[Event]]:
-    """The checkpoint to go on from and the events up to it, verified. Changes nothing."""
+def _restore(config: RunConfig, mode: str, resume: Path, *hear: Listener) -> Restored:
+    """The checkpoint to go on from, verified; ``hear`` hears of the events up to it. Changes nothing."""
     out = Path(config.out_dir)
     rundir.check_mode(out, mode)
     restored = load_checkpoint(rundir.find_checkpoint(resume))
@@ -136,19 +137,25 @@ def _restore(config: RunConfig, mode: str, resume: Path) -> tuple[Restored, list
             "out, or resume from an earlier checkpoint"
         )
     check_logs(out, restored)
-    return restored, read_events(out / "events.jsonl", restored.offsets.get("events.jsonl"))
+    for event in stream_events(out, restored.log_bytes, strict=True):
+        for listener in hear:
+            listener(event)
+    return restored
 
 
 def _finished(config: RunConfig, mode: str, out: Path, restored: Restored) -> dict[str, Any] | None:
     """What the run printed at its end, if there is nothing left to do."""
     if restored.version < config.max_steps:
         return None
-    events = read_events(out / "events.jsonl")
-    if (events[-1]["e"], events[-1].get("reason")) != ("RunEnd", "done"):
+    summary = summarize(stream_events(out, strict=True))
+    if summary["reason"] != "done":
         return None  # it was killed in the middle of its end
-    summary = summarize(events)
-    sha256 = hashlib.sha256((out / "events.jsonl").read_bytes()).hexdigest()
-    return _result(mode, out, "done", summary, sha256, 0.0)
+    log = find_log(out)
+    assert log is not None
+    digest = hashlib.sha256()
+    for text in read_blocks(log):
+        digest.update(text)
+    return _result(mode, out, "done", summary, digest.hexdigest(), 0.0)
 
 
 def _prepare(config: RunConfig, out: Path, restored: Restored | None) -> None:
@@ -171,30 +178,26 @@ def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContext
     return Crew(names, out / "logs", config.workers.threads, model_type(config.model))
 
 
-async def _run(job: Job, live: LiveView, health: Health, kept: list[Event]) -> tuple[Outcome, dict[str, Any], str]:
-    """How the run ended, its figures (counted as the events came), the SHA-256 of its event log. ``kept``: the events
-    up to the checkpoint."""
+async def _run(job: Job, live: LiveView, view: View, figures: Figures) -> tuple[Outcome, dict[str, Any], str]:
+    """How the run ended, its figures (counted as the events came), the SHA-256 of its event log. The listeners have
+    heard of the events up to the checkpoint."""
     config, restored = job.config, job.restored
     loop = asyncio.get_running_loop()
     offsets = restored.offsets if restored is not None else {}
-    log = EventLog(
-        job.out / "events.jsonl", loop.time, offsets.get("events.jsonl"), restored.clock_s if restored else 0.0,
-        None if job.virtual else loop.call_soon,
-    )  # fmt: skip
-    view = View()
-    for event in kept:
-        view(event)
     metrics = MetricsWriter(
         job.out,
         trackers=make_trackers(job.out, config.logging, name=config.name, config=config.model_dump(mode="json"),
                                step=restored.version if restored else None),
         offset=offsets.get("metrics.jsonl"),
-        history=kept,
+        figures=figures,
     )  # fmt: skip
-    health.replay(kept)
-    live.replay(kept)
-    metrics.on_row += [health.on_row, live.on_row]
-    log.hear(deciding=[view], recording=[health, metrics, live])
+    path = find_log(job.out) or job.out / (GZIP if config.logging.events == "gzip" else PLAIN)
+    log = EventLog(
+        path, loop.time, restored.log_bytes if restored else None, restored.clock_s if restored else 0.0,
+        None if job.virtual else loop.call_soon,
+    )  # fmt: skip
+    metrics.on_row.append(live.on_row)
+    log.hear(deciding=[view], recording=[metrics, live])
     waits = Waits(log, config.deadlines.warn_s)
     if isinstance(loop, VirtualLoop):
         loop.set_describe(waits.describe)
@@ -211,9 +214,7 @@ async def _run(job: Job, live: LiveView, health: Health, kept: list[Event]) -> t
                 part.hear_death(orchestrator.fail)
         with _signals(loop, orchestrator, job.virtual):
             outcome = await orchestrator.run()
-        summary = summary_of(metrics.interval, metrics.rows, log.last)
-        summary["warnings"] = health.data()
-        return outcome, summary, log.close()
+        return outcome, figures.summary(log.last), log.close()
     finally:
         try:
             log.close()

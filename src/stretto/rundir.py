@@ -10,9 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
-
-from stretto.errors import CheckpointError, ConfigError
+from stretto.errors import CheckpointError, ConfigError, DataError
+from stretto.runtime.logfile import GZIP, PLAIN, stream_events
 from stretto.runtime.manifest import latest
 
 LOCK = ".lock"
@@ -42,7 +41,7 @@ def check_contents(out: Path) -> None:
     """Raise ``ConfigError`` if this directory holds a run, or anything else."""
     setting = f"out = {str(out)!r}"
     names = {p.name for p in out.iterdir() if not p.name.startswith(_PROBE)} if out.exists() else set()
-    if "events.jsonl" in names:
+    if names & {PLAIN, GZIP}:
         ways = ["choose another out=...", "remove the directory"]
         if latest(out / "checkpoints") is not None:
             ways.insert(0, f"go on with it ({resume_command(out)})")
@@ -83,9 +82,8 @@ def hold(out: Path) -> Iterator[None]:
 def mode_of(out: Path) -> str | None:
     """How the run in this directory was made (train, rehearse, simulate); None if its log doesn't say."""
     try:
-        with open(out / "events.jsonl", "rb") as file:
-            mode = orjson.loads(file.readline()).get("mode")
-    except (OSError, ValueError, AttributeError):
+        mode = next(stream_events(out), {}).get("mode")
+    except (OSError, DataError, AttributeError):
         return None
     return mode if isinstance(mode, str) else None
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def run(out: Path, *settings: str) -> tuple[dict[str, Any], list[Event]]:
     base = {"out": str(out), "logging": {"report": False, "console": "off"}}
     result = launch(validate(apply_overrides(base, settings)), "simulate")
-    return result, read_events(out / "events.jsonl")
+    return result, read_events(out)
 
 
 def request(i: int, length: int, prompt: int = 1) -> Request:

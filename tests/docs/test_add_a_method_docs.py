@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from blocks import DOCS, blocks
+
+from stretto.runtime.events import read_events
 
 PAGE = "add-a-method.md"
 ROOT = DOCS.parent
@@ -47,8 +48,7 @@ def test_the_page_works_as_a_reader_would_type_it(tmp_path: Path) -> None:
     assert [[float(x) for x in row] for row in numbers] == [pytest.approx([0.18, 0.95, 1, 1.05, 1.8], rel=0.02)] * 2
     said = shell("python -m pytest" + rest, tmp_path, PYTHONPATH=".")
     assert "4 passed" in said
-    steps = [json.loads(line) for line in (tmp_path / "runs/mine/events.jsonl").read_text().splitlines()]
-    assert sum(event["e"] == "StepEnd" for event in steps) == 20
+    assert sum(event["e"] == "StepEnd" for event in read_events(tmp_path / "runs/mine")) == 20
     assert 'name = "my_method:SmoothTIS"' in (tmp_path / "runs/mine/config.toml").read_text()
 
 

@@ -129,7 +129,7 @@ class Sim:
         self.at(n * 0.01, self.turn_done, job, n)
 
     def first_token(self, job: dict[str, Any]) -> None:
-        self.emit("FirstToken", traj=job["m"]["id"], request=job["turn"], engine=f"engine-{job['engine']}")
+        self.emit("FirstToken", engine=f"engine-{job['engine']}", traj=[job["m"]["id"]], request=[job["turn"]])
 
     def turn_done(self, job: dict[str, Any], n: int) -> None:
         version = self.engine_version[job["engine"]]

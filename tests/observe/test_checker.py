@@ -151,7 +151,7 @@ def resumed(step: int, version: int) -> Callable[[list[Event]], None]:
 
 def late_first_token(events: list[Event]) -> None:
     at = nth(events, "TrajDone", 3)
-    events.insert(at + 1, {"e": "FirstToken", "t": events[at]["t"], "traj": events[at]["traj"], "request": 99,
+    events.insert(at + 1, {"e": "FirstToken", "t": events[at]["t"], "traj": [events[at]["traj"]], "request": [99],
                            "engine": "engine-0"})  # fmt: skip
 
 
@@ -215,7 +215,7 @@ MUTATIONS: dict[str, tuple[Callable[[list[Event]], None], str]] = {
     "resumes at a wrong version": (resumed(5, 6), "continues at version"),
     "goes on without a restart": (resumed(5, 5), "its group was not restarted"),
     "first token twice": (double("FirstToken", 2), "the first token of request"),
-    "first token of a stranger": (mutate("FirstToken", 2, traj=99_999), "was never submitted"),
+    "first token of a stranger": (mutate("FirstToken", 2, traj=[99_999]), "was never submitted"),
     "first token after the end": (late_first_token, "a first token after its end"),
     "a wait that never began": (drop("EnvStarted", 3), "that did not start at"),
     "a wait that ends twice": (double("EnvDone", 3), "that did not start at"),
@@ -265,7 +265,7 @@ def test_a_resumed_run_goes_on_with_ready_groups_and_restarts_the_others(partial
                      "version": at})  # fmt: skip
         for id in members:
             if at > e["version"]:
-                later.append({"e": "FirstToken", "t": t + 1, "traj": id, "request": 0, "engine": "engine-0"})
+                later.append({"e": "FirstToken", "t": t + 1, "traj": [id], "request": [0], "engine": "engine-0"})
             runs = [[at, 3], [version, 2]] if partial and at < version else [[version, 5]]
             later.append({"e": "TrajDone", "t": t + 1, "traj": id, "group": e["group"], "start": t, "tokens": 5,
                           "length": 9, "versions": runs, "turns": 1, "reward": 1.0, "finish": "stop",

@@ -28,7 +28,7 @@ def _simulated(tmp_path_factory: pytest.TempPathFactory) -> None:
     for mode in ("keep", "pin"):
         out = tmp_path_factory.mktemp(mode) / "run"
         launch(validate(apply_overrides({}, [f"out={out}", *SMALL, f"control.in_flight={mode}"])), "simulate")
-        LOGS[mode] = read_events(out / "events.jsonl")
+        LOGS[mode] = read_events(out)
 
 
 def at(events: list[Event], name: str, k: int = 0, **match: Any) -> int:
@@ -160,6 +160,16 @@ def every_start_at_0(events: list[Event]) -> None:
             event["start"] = 0.0
 
 
+def no_first_token(traj: int, request: int) -> Change:
+    def change(events: list[Event]) -> None:
+        for event in events:
+            if event["e"] == "FirstToken":
+                pairs = [p for p in zip(event["traj"], event["request"], strict=True) if p != (traj, request)]
+                event["traj"], event["request"] = [t for t, _ in pairs], [r for _, r in pairs]
+
+    return change
+
+
 def not_exhausted(events: list[Event]) -> None:
     """The run says that its data ended, but most of it was never handed out."""
     events[0]["tasks"] = 500
@@ -203,7 +213,7 @@ EDITS: dict[str, tuple[str, Change, str]] = {
     "never released": ("keep", without("Released", version=3), "version 3 was never released"),
     "loaded twice": ("keep", twice("Loaded", 4), "loads version"),
     "no first token": ("keep", without("FirstToken"), "tokens, but no first one"),
-    "one turn without first token": ("keep", without("FirstToken", traj=4001, request=1), "but no first one"),
+    "one turn without first token": ("keep", no_first_token(4001, 1), "but no first one"),
     "first token elsewhere": ("keep", edit("FirstToken", 5, engine="engine-7"), "not on engine-7"),
     "group of another size": ("keep", edit("RunStart", group_size=5), "group_size is 5"),
     "group submitted twice": ("keep", edit("Submitted", 4, group=2), "group 2 was submitted before"),

@@ -97,7 +97,8 @@ def test_an_error_in_the_run_closes_the_panel_and_passes() -> None:
 def test_a_resumed_run_goes_on_counting() -> None:
     cut = next(i for i, e in enumerate(EVENTS) if e["e"] == "StepEnd" and e["step"] == 6) + 1
     view = LiveView("plain", 12, console=Console(file=io.StringIO()))
-    view.replay(EVENTS[:cut])
+    for event in EVENTS[:cut]:
+        view.recall(event)
     assert view.line().startswith("step=7/12 ")
 
 

@@ -46,13 +46,13 @@ def configure(*settings: str, **sections: Any) -> RunConfig:
 def simulate(out: Path, *settings: str) -> tuple[dict[str, Any], list[Event]]:
     """``stretto simulate`` in this process: the result and the events."""
     result = launch(configure(f"out={out}", *settings), "simulate")
-    return result, read_events(out / "events.jsonl")
+    return result, read_events(out)
 
 
 def rehearse(out: Path, model: Path, *settings: str) -> tuple[dict[str, Any], list[Event]]:
     """``stretto rehearse`` of a tiny model on one-digit arithmetic."""
     result = launch(configure(f"out={out}", *tiny(model), *settings), "rehearse")
-    return result, read_events(out / "events.jsonl")
+    return result, read_events(out)
 
 
 def tiny(model: Path) -> tuple[str, ...]:

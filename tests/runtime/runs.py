@@ -21,6 +21,7 @@ from stretto.config.schema import RunConfig
 from stretto.launch import launch
 from stretto.observe.checker import check_run
 from stretto.runtime.events import Event, EventLog, read_events
+from stretto.runtime.logfile import find_log
 
 SMALL = (
     "prompts_per_step=2", "group_size=2", "lag_bound=2", "sampling.max_new_tokens=6", "engine.slots=16",
@@ -93,8 +94,7 @@ class Run:
     @property
     def events(self) -> list[Event]:
         """The log so far."""
-        path = self.out / "events.jsonl"
-        return read_events(path) if path.exists() else []
+        return read_events(self.out) if find_log(self.out) is not None else []
 
     def child(self, name: str) -> int:
         """The worker process whose output goes to ``logs/<name>.log``, or the scoring process."""

@@ -23,7 +23,7 @@ from .runs import configure, exit_code, forked, go_on, start
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    start(out, model, "max_steps=1")
+    start(out, model, "max_steps=1", "logging.events=plain")
     return out
 
 

@@ -84,7 +84,7 @@ RUN = ("prompts_per_step=2", "group_size=2", "engine.slots=4", "max_steps=3", "c
 def test_modelled_durations_meet_the_same_deadlines(settings: tuple[str, ...], message: str, tmp_path: Path) -> None:
     with pytest.raises(DeadlineError, match=message):
         simulate(tmp_path / "run", *RUN, *settings)
-    events = read_events(tmp_path / "run" / "events.jsonl")
+    events = read_events(tmp_path / "run")
     assert_clean(events)
     assert events[-1]["reason"] == "failed"
 

@@ -82,7 +82,7 @@ def synchronous(model: Path, config: RunConfig, out: Path) -> Trained:
 
 def of_run(out: Path) -> Trained:
     """The same of a run's directory."""
-    events = read_events(out / "events.jsonl")
+    events = read_events(out)
     assert_clean(events)
     return Trained(
         [e["groups"] for e in of(events, "StepStart")],

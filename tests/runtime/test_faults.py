@@ -89,7 +89,7 @@ def test_a_bad_reward_fails_that_member_with_its_reason_and_it_is_replaced(
     settings = ("max_steps=3", f"reward=user_rewards:{kind}", f"deadlines.score_s={score_s}",
                 "workers.replace_failed=8", "workers.scoring_processes=2")  # fmt: skip
     result = start(out, model, *settings)
-    events = read_events(out / "events.jsonl")
+    events = read_events(out)
     assert_clean(out, complete=True)
     assert result["version"] == 3
     assert sorted(trained_groups(events)) == list(range(6)), "no prompt is lost to a failed member"
@@ -115,7 +115,7 @@ def test_a_pattern_that_backtracks_without_end_is_killed_at_its_deadline(tmp_pat
                 "deadlines.score_s=2", "workers.replace_failed=8")  # fmt: skip
     result = start(out, model, *settings)
     assert result["version"] == 2
-    reasons = failed(read_events(out / "events.jsonl"))
+    reasons = failed(read_events(out))
     assert reasons
     assert all("deadline" in r for r in reasons)
     assert_clean(out, complete=True)
@@ -128,7 +128,7 @@ def test_when_every_reward_fails_the_run_ends_with_the_reason(tmp_path: Path, mo
     assert re.search(
         r"groups in a row failed.*failed: \d+ x .*raised RuntimeError: the grader is down", str(caught.value)
     )
-    events = read_events(out / "events.jsonl")
+    events = read_events(out)
     assert events[-1]["e"] == "RunEnd"
     assert events[-1]["reason"] == "failed"
     assert any("the grader is down" in r for r in failed(events))
@@ -183,7 +183,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_earlier_one(tmp_path: Path, m
     assert not list((out / "checkpoints").glob(".tmp-*"))
     assert_clean(out)
     go_on(out, "max_steps=6")
-    assert sorted(trained_groups(read_events(out / "events.jsonl"))) == list(range(12))
+    assert sorted(trained_groups(read_events(out))) == list(range(12))
     assert_clean(out, complete=True)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stretto.observe.checker import check_run
+from stretto.runtime.logfile import find_log
 from stretto.runtime.manifest import latest, load_checkpoint
 
 from .runs import Run, assert_clean, children, resume, train, trained_groups
@@ -54,7 +55,8 @@ def ends(run: Run, victim: str) -> None:
 
 def resumes(out: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """From the last checkpoint, if there is one; the prompts are those of a run that nobody killed."""
-    if not (out / "events.jsonl").exists() or not (out / "events.jsonl").stat().st_size:
+    log = find_log(out)
+    if log is None or not log.stat().st_size:
         return
     assert not check_run(out).violations
     checkpoint = latest(out / "checkpoints")

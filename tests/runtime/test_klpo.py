@@ -124,7 +124,7 @@ def test_records_cross_processes(model: Path, tmp_path: Path) -> None:
     )
     assert runs.start(out, model, *settings)["steps"] == 2
     runs.assert_clean(out, complete=True)
-    steps = [e for e in read_events(out / "events.jsonl") if e["e"] == "StepEnd"]
+    steps = [e for e in read_events(out) if e["e"] == "StepEnd"]
     assert all(math.isfinite(e["metrics"]["klpo/objective"]) for e in steps)
 
 

@@ -114,7 +114,7 @@ def test_late_rewards_change_what_is_learnt_and_a_seed_repeats_it(model: Path, t
         result, _ = rehearse(tmp_path / name, model, *LONG, *more)
         weights.append(result["weights_sha256"])
     assert weights[0] == weights[1] != weights[2]
-    assert (tmp_path / "a/events.jsonl").read_bytes() == (tmp_path / "b/events.jsonl").read_bytes()
+    assert (tmp_path / "a/events.jsonl.gz").read_bytes() == (tmp_path / "b/events.jsonl.gz").read_bytes()
 
 
 def test_a_reward_that_is_there_before_its_trajectory_trains_goes_into_its_own_row(model: Path, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_resuming_with_pending_rewards_goes_on_bit_for_bit(model: Path, tmp_path
     assert len([p for p in pending if p.reward is None and p.trained_at >= 0]) > 2
     assert all(p.trajectory.policy_tokens for p in pending)
     again = runs.go_on(tmp_path / "cut", mode="rehearse", checkpoint=checkpoint)
-    resumed = read_events(tmp_path / "cut/events.jsonl")
+    resumed = read_events(tmp_path / "cut")
     assert_clean(resumed)
     late = [[e.get("late") for e in of(log, "StepStart")] for log in (events, resumed)]
     assert late[0] == late[1]
@@ -303,7 +303,7 @@ def test_what_had_matured_and_what_had_not_trained_survive_a_checkpoint_too(mode
                 found.add((place, p.reward is not None))
         middle = sorted((out / "checkpoints").iterdir())[5]
         runs.go_on(out, mode="rehearse", checkpoint=middle)
-        assert_clean(read_events(out / "events.jsonl"))
+        assert_clean(read_events(out))
     assert found >= {("trained", False), ("ready", False), ("ready", True), ("done", False)}
 
 
@@ -383,7 +383,7 @@ def test_a_run_whose_whole_reward_comes_late_learns(tmp_path: Path) -> None:
         launch(config, "rehearse")
         result = check_run(tmp_path / name)
         assert not result.violations
-        events = read_events(tmp_path / name / "events.jsonl")
+        events = read_events(tmp_path / name)
         assert ends(events)["returned"] > 1000
         assert {e["reward"] for e in of(events, "TrajDone")} == {0.0}, "the fast reward tells nothing"
         told[name] = [e["reward"] for e in of(events, "LateMatured")]

@@ -107,9 +107,9 @@ def test_a_run_without_checkpoints_says_where_it_looked(run: Path) -> None:
 
 
 def test_a_log_shorter_than_the_checkpoint_says_is_refused(run: Path) -> None:
-    log = run / "events.jsonl"
+    log = run / "events.jsonl.gz"
     log.write_bytes(log.read_bytes()[:500])
-    with pytest.raises(CheckpointError, match=r"events\.jsonl has 500 bytes"):
+    with pytest.raises(CheckpointError, match=r"events\.jsonl\.gz has 500 bytes"):
         go_on(run, "max_steps=6")
 
 

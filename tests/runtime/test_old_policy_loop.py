@@ -207,7 +207,7 @@ def test_segments_cross_processes(route: str, model: Path, tmp_path: Path) -> No
                 "engine.steps_per_advance=1", *OLD, f"learner.old_policy.route={route}")  # fmt: skip
     assert runs.start(out, model, *settings)["steps"] == 6
     runs.assert_clean(out, complete=True)
-    steps = of(read_events(out / "events.jsonl"), "StepEnd")
+    steps = of(read_events(out), "StepEnd")
     assert all(e["metrics"]["old_policy/stall_s"] >= 0 for e in steps)
     assert sum(e["metrics"]["old_policy/forward_tokens"] for e in steps) > 0
 

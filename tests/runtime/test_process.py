@@ -13,6 +13,7 @@ import pytest
 from stretto.observe.samples import read_samples
 from stretto.rollout.types import IN_FLIGHT_MODES
 from stretto.runtime.events import read_events
+from stretto.runtime.logfile import find_log
 
 from .runs import assert_clean, exit_code, forked, last_json, start, train
 from .sleepy import Sleepy
@@ -69,8 +70,7 @@ def test_memory_stays_flat_over_a_thousand_steps(tmp_path: Path, model: Path) ->
     pid = forked(lambda: start(out, model, "max_steps=1000", "sampling.max_new_tokens=3"))
     try:
         for steps in (300, 600, 900):
-            log = out / "events.jsonl"
-            while not log.exists() or sum(e["e"] == "StepEnd" for e in read_events(log)) < steps:
+            while find_log(out) is None or sum(e["e"] == "StepEnd" for e in read_events(out)) < steps:
                 time.sleep(0.2)
             sizes[steps] = rss_mib(pid)
     finally:

@@ -21,7 +21,7 @@ def test_a_seed_replays_byte_for_byte_and_another_one_does_not(model: Path, tmp_
         rehearse(tmp_path / name, model, *ENV, f"seed={seed}", "max_steps=4", "lag_bound=2", "engine.count=2")[0]
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
     ]
-    logs = [(tmp_path / name / "events.jsonl").read_bytes() for name in "abc"]
+    logs = [(tmp_path / name / "events.jsonl.gz").read_bytes() for name in "abc"]
     assert logs[0] == logs[1]
     assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"] != ""
     assert runs[0]["events_sha256"] == runs[1]["events_sha256"]

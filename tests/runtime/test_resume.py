@@ -13,6 +13,7 @@ import pytest
 
 from stretto.errors import ConfigError
 from stretto.runtime.events import Event, read_events
+from stretto.runtime.logfile import find_log
 from stretto.runtime.manifest import latest, load_checkpoint
 from stretto.runtime.workers.inline import InlineLearner
 
@@ -24,7 +25,7 @@ LONG = (f"max_steps={STEPS}", "save_every=2", "sampling.max_new_tokens=16", "eng
 
 def assert_whole(out: Path) -> list[Event]:
     """Every prompt trained once, labels without gaps, admission never ran ahead."""
-    events = read_events(out / "events.jsonl")
+    events = read_events(out)
     assert_clean(out, complete=True)
     assert sorted(trained_groups(events)) == list(range(BATCH * STEPS))
     ends = [e for e in events if e["e"] == "StepEnd"]
@@ -161,7 +162,7 @@ def test_an_interrupt_finishes_the_step_saves_and_the_run_goes_on(tmp_path: Path
     _wait_for_steps(out, 2)
     os.kill(pid, signal.SIGINT)
     assert exit_code(pid) == 130
-    events = read_events(out / "events.jsonl")
+    events = read_events(out)
     assert events[-1]["e"] == "RunEnd"
     assert events[-1]["reason"] == "interrupted"
     assert_clean(out)
@@ -182,15 +183,14 @@ def test_a_second_interrupt_ends_the_run_at_once(tmp_path: Path, model: Path, mo
     assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it saves"
     os.kill(pid, signal.SIGINT)
     assert exit_code(pid, 5) == 130
-    assert read_events(out / "events.jsonl")[-1]["reason"] == "interrupted"
+    assert read_events(out)[-1]["reason"] == "interrupted"
     assert_clean(out)
 
 
 def _wait_for_steps(out: Path, count: int) -> None:
     until = time.monotonic() + 30
     while time.monotonic() < until:
-        path = out / "events.jsonl"
-        if path.exists() and sum(e["e"] == "StepEnd" for e in read_events(path)) >= count:
+        if find_log(out) is not None and sum(e["e"] == "StepEnd" for e in read_events(out)) >= count:
             return
         time.sleep(0.005)
     pytest.fail("no steps")

@@ -64,14 +64,14 @@ def test_every_request_that_samples_has_its_first_token_in_the_log_once(mode: st
         "cluster.env.kind=exponential", "cluster.env.mean=0.5",
     )  # fmt: skip
     assert_clean(events)
-    first = [(e["traj"], e["request"]) for e in of(events, "FirstToken")]
+    first = [pair for e in of(events, "FirstToken") for pair in zip(e["traj"], e["request"], strict=True)]
     turns = sum(e["turns"] for e in of(events, "TrajDone"))
     assert len(set(first)) == len(first)
     assert len(first) == turns if mode == "keep" else len(first) > turns, "an aborted one goes on as another request"
     begun: dict[int, float] = {}
     for e in events:  # the turn's first token comes before the environment's turn
         if e["e"] == "FirstToken":
-            begun[e["traj"]] = e["t"]
+            begun |= dict.fromkeys(e["traj"], e["t"])
         elif e["e"] == "EnvStarted":
             assert begun.pop(e["traj"]) <= e["t"]
 

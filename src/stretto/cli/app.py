@@ -21,4 +21,5 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="Settings: key=value
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve and validate everything, print it, start nothing.")]
 Resume = Annotated[Path | None, typer.Option("--resume", help="Go on with this run (or one of its checkpoints).")]
+EventName = Annotated[str | None, typer.Option("--event", help="Only events of this name, such as StepEnd.")]
 RunDir = Annotated[Path, typer.Argument(help="A run directory.")]

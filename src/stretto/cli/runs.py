@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from stretto.cli.app import DryRun, Json, Overrides, Resume, RunDir, Source, app, err, out
+from stretto.cli.app import DryRun, EventName, Json, Overrides, Resume, RunDir, Source, app, err, out
 from stretto.cli.entry import exit_code
 from stretto.config.load import load_config, load_resumed, read_source, recipe_names, to_toml
 from stretto.config.schema import RunConfig
@@ -42,6 +42,8 @@ def _configure(source: str | None, settings: list[str], resume: Path | None, mod
     run = run_of(resume)
     for text in settings:
         key = text.split("=")[0].strip()
+        if key == "logging.events":
+            raise ConfigError(f"{text!r}: a resumed run goes on with its event log as it is")
         if not any(f"{key}.".startswith(f"{free}.") for free in RESUMABLE):
             raise ConfigError(f"{text!r}: a resumed run keeps its {key!r}; only {', '.join(RESUMABLE)} may change")
     try:
@@ -55,6 +57,7 @@ def _start(
 ) -> None:
     from stretto.launch import check_start, launch
     from stretto.rundir import resume_command, what_next
+    from stretto.runtime.logfile import find_log
 
     source, settings = _split(source, overrides)
     config = _configure(source, settings, resume, mode)
@@ -69,8 +72,9 @@ def _start(
     try:
         result = launch(config, mode, resume=resume)
     except KeyboardInterrupt as error:
-        err.print("interrupted", end=". " if (run / "events.jsonl").exists() else "\n")
-        if (run / "events.jsonl").exists():
+        started = find_log(run) is not None
+        err.print("interrupted", end=". " if started else "\n")
+        if started:
             err.print(what_next(run))
         raise typer.Exit(exit_code(error)) from None
     if as_json:
@@ -152,6 +156,16 @@ def check(run: RunDir, as_json: Json = False) -> None:
         print(f"{result.events} events, {len(result.violations)} violations{state}")
     if result.violations:
         raise typer.Exit(1)
+
+
+@app.command()
+def log(run: RunDir, event: EventName = None) -> None:
+    """Print a run's event log, one JSON object a line (what they mean: docs/loop.md)."""
+    from stretto.runtime.logfile import stream_events
+
+    for line in stream_events(run):
+        if event is None or line["e"] == event:
+            print(json.dumps(line, separators=(",", ":")))
 
 
 @app.command()

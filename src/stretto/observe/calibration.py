@@ -7,7 +7,7 @@ and a collapse comes after a fixed sum of step sizes, so ``rate * steps`` has on
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -38,19 +38,37 @@ def collapse_step(
     if window < 1:
         raise ConfigError(f"collapse_step: window = {window} must be at least 1")
     values = np.asarray(rewards, float)
+    fall = RewardFall(fraction, window)
     if values.ndim != 1 or not np.isfinite(values).all():
         raise DataError("collapse_step: rewards must be one finite number per step; leave out steps without a reward")
-    steps = [step for step in (_reward_fell(values, fraction, window), _passed(distances, limit)) if step is not None]
+    for step, reward in enumerate(values.tolist()):
+        fall.see(step, reward)
+    steps = [step for step in (fall.at, _passed(distances, limit)) if step is not None]
     return min(steps, default=None)
 
 
-def _reward_fell(values: np.ndarray, fraction: float, window: int) -> int | None:
-    if len(values) < window:
-        return None
-    smooth = np.convolve(values, np.full(window, 1 / window), "valid")
-    best = np.maximum.accumulate(smooth)
-    fell = (smooth < fraction * best) & (best > max(smooth[0], 0.0))
-    return int(fell.argmax()) + window - 1 if fell.any() else None
+class RewardFall:
+    """``collapse_step`` by the reward, one step at a time, in constant memory. ``at``: the step, once it fell."""
+
+    def __init__(self, fraction: float = 0.7, window: int = 10) -> None:
+        self.at: int | None = None
+        self._fraction, self._window = fraction, window
+        self._last: deque[float] = deque(maxlen=window)
+        self._first = self._best = -math.inf
+
+    def see(self, step: int, reward: float) -> None:
+        """The mean reward of this step, a finite number."""
+        if self.at is not None:
+            return
+        self._last.append(reward)
+        if len(self._last) < self._window:
+            return
+        smooth = sum(self._last) / self._window
+        if self._best == -math.inf:
+            self._first = max(smooth, 0.0)
+        self._best = max(self._best, smooth)
+        if smooth < self._fraction * self._best and self._best > self._first:
+            self.at = step
 
 
 def _passed(distances: Sequence[float] | None, limit: float) -> int | None:

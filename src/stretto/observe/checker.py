@@ -1,6 +1,6 @@
 """The invariants of a run, recomputed from its event log alone.
 
-The checker shares no code with the loop: it re-derives ledger, staleness and versions from ``events.jsonl`` in one
+The checker shares no code with the loop: it re-derives ledger, staleness and versions from the event log in one
 pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds (DESIGN.md 5, spec/systems.md 13):
 
 * conservation: submitted = open + trained + rejected + filtered + failed + cancelled, each trajectory ends once;
@@ -28,7 +28,7 @@ from stretto.observe.checker_state import ENDINGS, SLACK_S, CheckResult, Event, 
 from stretto.observe.checker_steps import StepRules
 from stretto.observe.checker_work import WorkRules
 from stretto.observe.checker_workers import WorkerRules
-from stretto.observe.stream import MALFORMED, stream_events
+from stretto.runtime.logfile import MALFORMED, stream_events
 
 ABNORMAL = ("error", "interrupt", "signal", "kill", "fail", "crash", "stop", "deadline", "deadlock")
 """``RunEnd.reason`` of a run that did not get to its end starts with one of these; it may leave work open."""
@@ -43,7 +43,7 @@ def check_events(events: Iterable[Event]) -> list[Violation]:
 
 
 def check_run(run_dir: Path | str) -> CheckResult:
-    """Check ``events.jsonl`` of a run directory. A torn last line is dropped; a run without RunEnd isn't complete.
+    """Check the event log of a run directory. A torn last line is dropped; a run without RunEnd isn't complete.
 
     Raises:
         DataError: there is no event log.

@@ -139,17 +139,18 @@ class WorkRules(Rules):
         self._first_token(id, known, event["tokens"])
 
     def _on_FirstToken(self, event: Event) -> None:
-        id, request = event["traj"], event["request"]
-        known = self.find(id)
-        if known is None:
-            return
-        if known.done:
-            self.bad(f"trajectory {id}: a first token after its end")
-        if event["engine"] != known.engine.name:
-            self.bad(f"trajectory {id} runs on {known.engine.name}, not on {event['engine']}")
-        if request <= known.request:
-            self.bad(f"trajectory {id}: the first token of request {request} after that of request {known.request}")
-        known.request = request
+        engine = event["engine"]
+        for id, request in zip(event["traj"], event["request"], strict=True):
+            known = self.find(id)
+            if known is None:
+                continue
+            if known.done:
+                self.bad(f"trajectory {id}: a first token after its end")
+            if engine != known.engine.name:
+                self.bad(f"trajectory {id} runs on {known.engine.name}, not on {engine}")
+            if request <= known.request:
+                self.bad(f"trajectory {id}: the first token of request {request} after that of request {known.request}")
+            known.request = request
 
     def _on_EnvStarted(self, event: Event) -> None:
         id, what = event["traj"], event["what"]

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stretto.observe.interval import Interval
 from stretto.observe.tally import Event, Row
 
 FAILED_SHARE = 0.05
@@ -95,15 +94,6 @@ class Health:
         handler = self.handlers.get(event["e"])
         if handler is not None:
             handler(event)
-
-    def replay(self, events: Iterable[Event]) -> None:
-        """Take in the events of a run that goes on, and the rows that they give."""
-        interval = Interval()
-        for event in events:
-            self(event)
-            row = interval(event)
-            if row is not None:
-                self.on_row(row)
 
     def _on_done(self, event: Event) -> None:
         self._scored += event["reward"] is not None

@@ -68,7 +68,7 @@ class Interval:
             "Eval": self._on_eval,
         }
         self.handlers: dict[str, Callable[[Event], Row | None]] = {
-            name: _both(handler, own.get(name)) for name, handler in self.tally.handlers.items()
+            name: both(handler, own.get(name)) for name, handler in self.tally.handlers.items()
         }
         """What takes in the events of each name that matters; that of ``ROWS`` return a row."""
         self.handlers |= {name: handler for name, handler in own.items() if name not in self.handlers}
@@ -160,7 +160,7 @@ class Interval:
         return row
 
 
-def _both(
+def both(
     first: Callable[[Event], object], second: Callable[[Event], Row | None] | None
 ) -> Callable[[Event], Row | None]:
     """One after the other; what the second one returns."""

@@ -103,12 +103,16 @@ class LiveView:
             for line in self._shown.samples:
                 self._print(line)
 
-    def replay(self, events: Iterable[Event]) -> None:
-        """Take in the events of a run that goes on, without drawing."""
-        for event in events:
-            self._take(event)
-        self._shown.pace.clear()
-        self._health.fresh()  # what was found before was said before
+    def recall(self, event: Event) -> None:
+        """Take in an event of the past of a run that goes on, without drawing."""
+        self._shown.tally(event)
+        self._shown.t = event["t"]
+        self._forecast(event)
+        if event["e"] == "Eval":
+            self._evaluated(event)
+
+    def _evaluated(self, event: Event) -> None:
+        self._shown.accuracy[1:] = [(event["version"], event["accuracy"])]  # the first and the last
 
     def on_row(self, row: Row) -> None:
         """Take one row of metrics."""
@@ -144,9 +148,9 @@ class LiveView:
         return ledger["trained"][1], ledger["submitted"][1]
 
     def _show(self, event: Event) -> None:
-        name, accuracy = event["e"], self._shown.accuracy
+        name = event["e"]
         if name == "Eval":
-            accuracy[1:] = [(event["version"], event["accuracy"])]
+            self._evaluated(event)
             if self.mode == "plain":
                 self._print(f"eval version={event['version']} accuracy={event['accuracy']:.3f} n={event['n']}")
         elif name == "Fault" and self.mode != "off":

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import orjson
 
 from stretto.errors import DataError
-from stretto.observe.interval import ROWS, Interval
+from stretto.observe.interval import ROWS
+from stretto.observe.summary import Figures
 from stretto.observe.tally import Event, Row
 from stretto.observe.trackers import Tracker, finite
-from stretto.runtime.events import cut_tail
+from stretto.runtime.logfile import cut_tail
 
 
 class MetricsWriter:
     """Listener of the event log: writes a row at each StepEnd and Eval, and hands it to trackers and ``on_row``.
 
     To continue a run, give ``offset`` (the writer's ``offset`` at the checkpoint; later rows move aside) and
-    ``history``, the events that stay: cumulative counts go on from them.
+    ``figures`` that have heard the events that stay: cumulative counts go on from them.
     """
 
     def __init__(
@@ -27,14 +28,12 @@ class MetricsWriter:
         *,
         trackers: Sequence[Tracker] = (),
         offset: int | None = None,
-        history: Iterable[Event] = (),
+        figures: Figures | None = None,
     ) -> None:
         path = Path(run_dir) / "metrics.jsonl"
-        self.interval = Interval()
-        self.rows: list[Row] = self.interval.replay(history)
-        """all rows of the run"""
+        self.figures = figures or Figures()
         self.handlers: dict[str, Callable[[Event], object]] = {
-            name: self if name in ROWS else handler for name, handler in self.interval.handlers.items()
+            name: self if name in ROWS else handler for name, handler in self.figures.handlers.items()
         }
         """What takes in the events of each name that matters."""
         self.on_row: list[Callable[[Row], None]] = []
@@ -42,15 +41,15 @@ class MetricsWriter:
         """bytes written so far; a checkpoint stores it"""
         self._trackers = tuple(trackers)
         if offset is not None:
-            self.offset = len(cut_tail(path, offset))
+            cut_tail(path, offset)
+            self.offset = offset
         self._file = open(path, "wb" if offset is None else "ab")  # noqa: SIM115
 
     def __call__(self, event: Event) -> None:
         """Take one event; a few microseconds, except where a row is due."""
-        row = self.interval(event)
+        row = self.figures(event)
         if row is None:
             return
-        self.rows.append(row)
         line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY)
         self._file.write(line)
         self._file.flush()

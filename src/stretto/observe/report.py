@@ -11,12 +11,12 @@ import orjson
 
 from stretto.errors import DataError
 from stretto.observe.report_data import collect
-from stretto.observe.stream import MALFORMED, stream_events
 from stretto.observe.tally import Event
+from stretto.runtime.logfile import MALFORMED, find_log, stream_events
 
 
 def write_report(run_dir: Path | str, says: Callable[[str], None] = lambda line: None) -> Path:
-    """Write ``report.html`` into the run directory from ``events.jsonl``, ``rollouts/`` and ``config.toml``.
+    """Write ``report.html`` into the run directory from the event log, ``rollouts/`` and ``config.toml``.
 
     Works for an unfinished run, one without steps and one without rollouts. Lines of the log that can't be read are
     left out, listed among the faults, and told to ``says``.
@@ -63,12 +63,12 @@ def _readable(run: Path, damaged: list[int]) -> Iterator[Event]:
             yield event
         else:
             damaged.append(number)
-            yield {"e": "Fault", "t": t, "where": "events.jsonl", "what": f"line {number} can't be read"}
+            yield {"e": "Fault", "t": t, "where": "the event log", "what": f"line {number} can't be read"}
 
 
 def _damage(run: Path, damaged: list[int]) -> str:
     more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-    return f"{run / 'events.jsonl'}: line {damaged[0]}{more} can't be read"
+    return f"{find_log(run)}: line {damaged[0]}{more} can't be read"
 
 
 def _asset(name: str) -> str:

@@ -8,10 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stretto.observe.health import Health
-from stretto.observe.interval import Interval
 from stretto.observe.samples import Sample, read_evaluations, read_samples, sample_steps
-from stretto.observe.summary import summary_of
+from stretto.observe.summary import Figures
 from stretto.observe.tally import Event, Row
 from stretto.observe.timeline import Timeline
 
@@ -27,7 +25,8 @@ MAX_FAULTS = 60
 
 def collect(run_dir: Path, events: Iterable[Event]) -> dict[str, Any]:
     """The data of the page, ready for JSON: no NaN, no infinity."""
-    interval, timeline, health = Interval(), Timeline(), Health()
+    figures, timeline = Figures(), Timeline()
+    interval = figures.interval
     rows: list[Row] = []
     reasons: Counter[tuple[str, str]] = Counter()
     faults: list[dict[str, Any]] = []
@@ -36,10 +35,8 @@ def collect(run_dir: Path, events: Iterable[Event]) -> dict[str, Any]:
     learner_names: dict[str, None] = {}
     last: Event = {}
     for event in events:
-        health(event)
-        row = interval(event)
+        row = figures(event)
         if row is not None:
-            health.on_row(row)
             rows.append(row)
         timeline(event)
         name = event["e"]
@@ -61,12 +58,10 @@ def collect(run_dir: Path, events: Iterable[Event]) -> dict[str, Any]:
     for role, shares in timeline.idle([row["t"] for row in steps]).items():
         for row, share in zip(steps, shares, strict=True):
             row[f"idle_ratio/{role}"] = share
-    summary = summary_of(interval, rows, last)
-    del summary["reward"]
     return {
         "start": {key: value for key, value in interval.start.items() if key not in ("e", "t")},
-        "summary": summary,
-        "findings": health.data(),
+        "summary": figures.summary(last),
+        "findings": figures.health.data(),
         "ledger": interval.tally.ledger(),
         "staleness": sorted(interval.tally.stale_tokens.items()),
         "steps": downsample(steps),

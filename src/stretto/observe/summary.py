@@ -2,67 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from stretto.observe.calibration import collapse_step
+from stretto.observe.calibration import RewardFall
 from stretto.observe.health import Health
-from stretto.observe.interval import Interval
+from stretto.observe.interval import Interval, both
 from stretto.observe.tally import Event, Row
 
 
 def summarize(events: Iterable[Event]) -> dict[str, Any]:
-    """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy}, ``staleness`` {mean, max} over trained tokens,
-    ``warnings``: what went wrong quietly (``stretto.observe.health.Health.data``),
-    ``ledger``, ``clock_s`` (the run's clock at the last event), ``reward`` [[step, all, trained], ...],
-    ``collapse``: the step at which the trained reward collapsed (``stretto.observe.calibration.collapse_step``), None
-    if it has not in the steps seen; ``complete``, ``reason``.
-
-    Accuracies are None without evaluation, rewards where there were none.
-    """
-    interval, health = Interval(), Health()
-    rows: list[Row] = []
+    """What ``Figures.summary`` says of these events."""
+    figures = Figures()
     last: Event = {}
     for event in events:
-        health(event)
-        row = interval(event)
-        if row is not None:
-            health.on_row(row)
-            rows.append(row)
+        figures(event)
         last = event
-    return {**summary_of(interval, rows, last), "warnings": health.data()}
+    return figures.summary(last)
 
 
-def summary_of(interval: Interval, rows: Iterable[Row], last: Event) -> dict[str, Any]:
-    """The same, of an interval that has seen all events; ``rows``: its rows, ``last``: the last event."""
-    tally = interval.tally
-    rows = list(rows)
-    accuracies = [row["eval/accuracy"] for row in rows if "eval/accuracy" in row]
-    trained = sum(tally.stale_tokens.values())
-    total = sum(age * tokens for age, tokens in tally.stale_tokens.items())
-    ended = last.get("e") == "RunEnd"
-    return {
-        "steps": tally.steps,
-        "version": tally.version,
-        "eval": {
-            "accuracy": accuracies[-1] if accuracies else None,
-            "initial_accuracy": accuracies[0] if accuracies else None,
-        },
-        "staleness": {"mean": total / trained if trained else 0.0, "max": max(tally.stale_tokens, default=0)},
-        "ledger": {name: count for name, (count, _) in tally.ledger().items()},
-        "clock_s": last.get("t", 0.0),
-        "reward": [
-            [row["step"], row.get("reward/all/mean"), row.get("reward/trained/mean")]
-            for row in rows
-            if "eval/accuracy" not in row
-        ],
-        "collapse": _collapse(rows),
-        "complete": ended,
-        "reason": last["reason"] if ended else None,
-    }
+class Figures:
+    """Listener: the rows of a run as they come, and what they sum up to. What it keeps doesn't grow with the run."""
 
+    def __init__(self) -> None:
+        self.interval, self.health = Interval(), Health()
+        self._accuracies: list[float] = []
+        self._fall = RewardFall()
 
-def _collapse(rows: Iterable[Row]) -> int | None:
-    steps = [(row["step"], row["reward/trained/mean"]) for row in rows if "reward/trained/mean" in row]
-    at = collapse_step([reward for _, reward in steps])
-    return None if at is None else steps[at][0]
+    def __call__(self, event: Event) -> Row | None:
+        """Take one event; returns the row that it completes."""
+        self.health(event)
+        row = self.interval(event)
+        if row is not None:
+            self.see(row)
+        return row
+
+    @property
+    def handlers(self) -> dict[str, Callable[[Event], object]]:
+        """What takes in the events of each name that matters, those of ``ROWS`` apart."""
+        found: dict[str, Callable[[Event], object]] = {**self.health.handlers}
+        for name, handler in self.interval.handlers.items():
+            found[name] = both(found[name], handler) if name in found else handler
+        return found
+
+    def see(self, row: Row) -> None:
+        """The next row."""
+        self.health.on_row(row)
+        if "eval/accuracy" in row:
+            self._accuracies[1:] = [row["eval/accuracy"]]
+            return
+        reward = row.get("reward/trained/mean")
+        if reward is not None and math.isfinite(reward):
+            self._fall.see(row["step"], reward)
+
+    def summary(self, last: Event) -> dict[str, Any]:
+        """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy}, ``staleness`` {mean, max} over trained tokens,
+        ``ledger``, ``clock_s`` (the run's clock at the last event), ``collapse``: the step at which the trained reward
+        collapsed (``stretto.observe.calibration.collapse_step``), None if it has not in the steps seen; ``complete``,
+        ``reason``, ``warnings``: what went wrong quietly (``Health.data``). Accuracies are None without evaluation.
+
+        ``last``: the last event so far.
+        """
+        tally = self.interval.tally
+        trained = sum(tally.stale_tokens.values())
+        total = sum(age * tokens for age, tokens in tally.stale_tokens.items())
+        ended = last.get("e") == "RunEnd"
+        return {
+            "steps": tally.steps,
+            "version": tally.version,
+            "eval": {
+                "accuracy": self._accuracies[-1] if self._accuracies else None,
+                "initial_accuracy": self._accuracies[0] if self._accuracies else None,
+            },
+            "staleness": {"mean": total / trained if trained else 0.0, "max": max(tally.stale_tokens, default=0)},
+            "ledger": {name: count for name, (count, _) in tally.ledger().items()},
+            "clock_s": last.get("t", 0.0),
+            "collapse": self._fall.at,
+            "complete": ended,
+            "reason": last["reason"] if ended else None,
+            "warnings": self.health.data(),
+        }

@@ -1,7 +1,11 @@
-"""``events.jsonl``: what happened, one JSON object per line, in the order in which the loop learnt it.
+"""The event log: what happened, one JSON object per line, in the order in which the loop learnt it.
 
-Metrics, the report, the checker and the control view are computed from this log alone. In virtual time a seed
-replays it byte for byte, so nothing in it may depend on the wall clock, on process ids or on paths.
+It lies in ``events.jsonl.gz`` (``stretto log RUN`` or ``zcat`` prints it), or with ``logging.events = "plain"`` in
+``events.jsonl``; ``stretto.runtime.logfile`` writes and reads both. Metrics, the report, the checker and the control
+view are computed from this log alone. In virtual time a seed replays it byte for byte, so nothing in it may depend on
+the wall clock, on process ids or on paths.
+
+A trajectory's id is its group's times 1000 plus its number in the group.
 
 Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names and further fields:
 
@@ -15,7 +19,8 @@ Restarted      group, traj [open ids], engine, version: an unfinished group goes
 WorkerUp       worker
 WorkerDown     worker, reason
 Submitted      group, task (position in the data), traj [ids], engine, version (dispatch version), replaces?
-FirstToken     traj, request (number in its trajectory), engine: the loop learnt that the request has a token
+FirstToken     engine, traj [ids], request [of each, its number in its trajectory]: the loop learnt that these requests
+               have a token
 TurnDone       traj, start, tokens, versions [[v, n], ...]: a turn that another one follows
 EnvStarted     traj, what: it leaves the engine (tool, scoring); an open one of a stuck run names who hangs
 EnvDone        traj, start (t of its EnvStarted), what: it is back
@@ -48,7 +53,6 @@ RunEnd         reason, ledger {submitted, trained, rejected, filtered, failed, c
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable
 from math import floor
 from pathlib import Path
@@ -57,15 +61,18 @@ from typing import Any
 import numpy as np
 import orjson
 
-from stretto.errors import DataError
+from stretto.runtime.logfile import Event, LogFile, cut_tail, read_blocks, stream_events
 
-FORMAT = 1
+FORMAT = 2
+"""2: one FirstToken for all requests that an engine tells of at once."""
 _LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 _LINES = 64
 """Lines held back before they are hashed and handed to the file: few enough to stay in the processor's cache (at 4096
 an event took three times as long)."""
+_FLUSH_STEP = 16 << 10
+"""A step's end makes readable what is at least so long: smaller pieces compress badly, and a clock that jumps has no
+second to wait for."""
 _dumps = orjson.dumps
-Event = dict[str, Any]
 Listener = Callable[[Event], Any]
 UNLOGGED = 1 << 40
 """Trajectory ids from here on are those of evaluations: they have no events of their own."""
@@ -95,7 +102,8 @@ class EventLog:
     """Appends events to a file and hands each to its listeners: those that decide (control view) at once, those that
     only record (metrics, live view) ``later``, so that the next batch needn't wait for them.
 
-    Lines are buffered and flushed by ``flush`` (the loop does so at each step and at the end).
+    Lines are buffered; ``flush`` makes them readable (on the wall clock within a second), ``step_ended`` those that are
+    worth it. ``seal`` says where the file can be cut (``offset``) to go on from here.
     """
 
     def __init__(
@@ -120,15 +128,14 @@ class EventLog:
         self._unheard: list[tuple[tuple[Listener, ...], Event]] = []
         self.last: Event = {}
         self._routes: dict[str, tuple[tuple[Listener, ...], tuple[Listener, ...]]] = {}
-        self.offset = 0
-        self._file = None
+        self._file: LogFile | None = None
         if path is None:
             return
         if offset is not None:
-            kept = cut_tail(path, offset)
-            self._hash.update(kept)
-            self.offset = len(kept)
-        self._file = open(path, "ab" if offset is not None else "wb")  # noqa: SIM115
+            cut_tail(path, offset)
+            for text in read_blocks(path):
+                self._hash.update(text)
+        self._file = LogFile(path, append=offset is not None)
 
     def emit(self, name: str, **fields: Any) -> float:
         """Log one event now; returns its ``t``."""
@@ -189,19 +196,33 @@ class EventLog:
         data = b"".join(self._buffer)
         self._buffer.clear()
         self._hash.update(data)
-        self.offset += len(data)
         if self._file is not None:
             self._file.write(data)
 
-    def flush(self, sync: bool = False) -> None:
-        """Write what is buffered; ``sync`` forces it to the disk."""
+    def flush(self) -> None:
+        """Let the recorders hear everything, and others read it."""
+        self._settle_and_drain()
+        if self._file is not None:
+            self._file.flush()
+
+    def step_ended(self) -> None:
+        """The same if enough has come together."""
+        self._settle_and_drain()
+        if self._file is not None:
+            self._file.flush(_FLUSH_STEP)
+
+    def seal(self) -> dict[str, int]:
+        """Force everything to the disk. Returns the file's name and its length, where it can be cut (``offset``)."""
+        self._settle_and_drain()
+        if self._file is None:
+            return {}
+        self._file.sync()
+        return {self._file.path.name: self._file.offset}
+
+    def _settle_and_drain(self) -> None:
         self.settle()
         if self._buffer:
             self._drain()
-        if self._file is not None:
-            self._file.flush()
-            if sync:
-                os.fsync(self._file.fileno())
 
     def close(self) -> str:
         """Flush, close and return the SHA-256 of the whole log."""
@@ -212,43 +233,11 @@ class EventLog:
         return self._hash.hexdigest()
 
 
-def cut_tail(path: Path, offset: int) -> bytes:
-    """Cut a JSONL file at ``offset`` bytes; what follows is moved to ``<name>.lost-<k>``. Returns what stays."""
-    data = path.read_bytes() if path.exists() else b""
-    if len(data) > offset:
-        k = 0
-        while (lost := path.with_name(f"{path.name}.lost-{k}")).exists():
-            k += 1
-        lost.write_bytes(data[offset:])
-        with open(path, "r+b") as file:
-            file.truncate(offset)
-    return data[:offset]
-
-
-def read_events(path: Path, size: int | None = None) -> list[Event]:
-    """All events of a log, or those in its first ``size`` bytes. A torn last line (the process was killed while
-    writing) is dropped.
+def read_events(path: Path | str, size: int | None = None) -> list[Event]:
+    """All events of a run (its directory, or the path of its log), or those in the first ``size`` bytes of the file.
+    For logs that fit into memory; ``stream_events`` reads any.
 
     Raises:
-        DataError: another line isn't an event; names the file and the line.
+        DataError: there is no log, or a line isn't an event.
     """
-    events: list[Event] = []
-    with open(path, "rb") as file:
-        lines = file.read(size).split(b"\n")
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            event = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            if number == len(lines):
-                break
-            raise DataError(_damaged(path, number, f"not JSON ({error})")) from error
-        if not isinstance(event, dict) or "e" not in event or "t" not in event:
-            raise DataError(_damaged(path, number, "not an event"))
-        events.append(event)
-    return events
-
-
-def _damaged(path: Path, number: int, what: str) -> str:
-    return f"{path}, line {number}: {what}. The log was damaged: put an undamaged one back, or start a new run"
+    return list(stream_events(path, size, strict=True))

@@ -146,7 +146,7 @@ class Feeder:
             if self._failed_in_a_row >= max(3, self._c.prompts_per_step):
                 self._fatal(StrettoError(f"{self._failed_in_a_row} groups in a row failed; the last: {reason}. "
                                          f"Why their members failed: {_most(self._reasons)}. Each one's reason is in "
-                                         "its TrajEnd event in events.jsonl"))  # fmt: skip
+                                         "its TrajEnd event (`stretto log RUN`)"))  # fmt: skip
         self.wake()
 
     def reject(self) -> None:

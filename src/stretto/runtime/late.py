@@ -121,7 +121,7 @@ class LateRewards:
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= _MOST_FAILURES:
             self._fatal(StrettoError(f"{self._failed_in_a_row} late rewards in a row failed; the last one: {reason}. "
-                                     "Each one's reason is in its LateDropped event in events.jsonl"))  # fmt: skip
+                                     "Each one's reason is in its LateDropped event (`stretto log RUN`)"))  # fmt: skip
 
     # steps
 

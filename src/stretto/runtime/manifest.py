@@ -31,6 +31,7 @@ from stretto.errors import CheckpointError, StrettoError
 from stretto.pool.columns import Columns, pack, pack_completions, unpack, unpack_completions
 from stretto.pool.late import FRESH, Promise
 from stretto.runtime.inputs import Inputs, prompt_of
+from stretto.runtime.logfile import GZIP, PLAIN
 from stretto.runtime.members import RunningGroup, snapshot_member
 from stretto.trajectory import Completion, Group, Trajectory
 
@@ -91,6 +92,11 @@ class Restored:
     """What became of all the others; empty if the objective takes no late rewards."""
     inputs: Inputs
     """Fingerprints of what the run depended on; empty if an older Stretto saved it."""
+
+    @property
+    def log_bytes(self) -> int | None:
+        """Length of the event log when the checkpoint was made, compressed if it is."""
+        return next((self.offsets[name] for name in (GZIP, PLAIN) if name in self.offsets), None)
 
 
 async def save_checkpoint(

@@ -27,12 +27,11 @@ async def checkpoint(p: Parts, feeder: Feeder) -> None:
         if p.late is not None:
             p.late.settle()
         p.log.emit("Checkpoint", step=p.view.version, version=p.view.version)
-        p.log.flush(sync=True)
         return Snapshot(
             version=p.view.version,
             next_task=feeder.next_task,
             clock_s=p.log.run_time(asyncio.get_running_loop().time()),
-            offsets={"events.jsonl": p.log.offset, **p.offsets()},
+            offsets={**p.log.seal(), **p.offsets()},
             ready=feeder.pool.groups(),
             running=list(feeder.groups.running.values()),
             partials=parts,

@@ -130,7 +130,7 @@ class Trainer:
         feeder.training = []
         # what only records comes after the next batch is on its way
         self._loop.call_soon(p.on_step, version, groups, stepped)
-        self._loop.call_soon(p.log.flush)
+        self._loop.call_soon(p.log.step_ended)
         self._feeder.wake()
 
     def _skipped(self, trajectories: list[Trajectory], stepped: Stepped) -> None:

@@ -171,12 +171,16 @@ class EngineHandle:
 
     def first_tokens(self, requests: Iterable[int]) -> None:
         """Log that these requests have their first token; before their answers are delivered."""
-        futures, log, now = self._futures, self.log, self.log.now()
+        futures, trajectories, numbers = self._futures, [], []
         for request in requests:
             future = futures.get(request)
             if future is not None and request < _UNLOGGED_REQUEST and not future.done():
-                log.write({"e": "FirstToken", "t": now, "traj": request // TURNS, "request": request % TURNS,
-                           "engine": self.name})  # fmt: skip
+                trajectories.append(request // TURNS)
+                numbers.append(request % TURNS)
+        if trajectories:
+            log = self.log
+            log.write({"e": "FirstToken", "t": log.now(), "engine": self.name, "traj": trajectories,
+                       "request": numbers})  # fmt: skip
 
     def give_up(self, request: int) -> None:
         """Nobody waits for this request any more."""
