@@ -251,6 +251,7 @@ def test_a_file_that_is_not_utf8_is_named_and_a_byte_order_mark_is_no_harm(tmp_p
 
 def test_a_distribution_keeps_the_defaults_of_its_place() -> None:
     config = load_config("quickstart", ["cluster.lengths.mean=50"])
+    assert config.cluster.lengths is not None
     assert (config.cluster.lengths.kind, config.cluster.lengths.mean) == ("lognormal", 50)
 
 
@@ -260,3 +261,15 @@ def test_none_is_a_value_of_an_objectives_option_and_unsets_a_key_elsewhere() ->
     }
     assert load_config("quickstart", ["depth=1", "depth=none"]).depth is None
     assert load_config("quickstart", ["objective.lam=0.5", "objective.lam=null"]).objective.options == {}
+
+
+def test_simulate_draws_the_lengths_that_the_recipe_allows() -> None:
+    config = load_config("quickstart", [])
+    drawn = config.cluster.drawn(config.sampling.max_new_tokens, config.engine.max_tokens)
+    assert drawn.lengths is not None
+    assert (drawn.lengths.mean, drawn.lengths.high, drawn.prompt_tokens) == (2.5, 5, 11)
+    given = load_config("quickstart", ["cluster.lengths.mean=50", "cluster.prompt_tokens=0"])
+    drawn = given.cluster.drawn(5, 16)
+    assert drawn.lengths is not None
+    assert (drawn.lengths.kind, drawn.lengths.mean, drawn.lengths.high) == ("lognormal", 50, 4096)
+    assert drawn.prompt_tokens == 0

@@ -79,7 +79,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
     config = job.config
     env, model_dir, eos_ids = job.env, job.model_dir, job.eos_ids
     max_steps, tasks_in_all = _steps(config, env)
-    costs = Costs(config.cluster, config.seed) if job.virtual else None
+    costs = _costs(config) if job.virtual else None
     scoring = _scoring(job, log)
     sampling = _sampling(job)
     engines, learner = _workers(job, log, waits, costs, model_dir, eos_ids, max_steps)
@@ -101,6 +101,10 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job), late=late,
         inputs=job.inputs, **_recorded(job),
     )  # fmt: skip
+
+
+def _costs(config: RunConfig) -> Costs:
+    return Costs(config.cluster.drawn(config.sampling.max_new_tokens, config.engine.max_tokens), config.seed)
 
 
 def _keep(job: Job, version: int, played: list[tuple[Task, Trajectory]]) -> None:
@@ -139,7 +143,7 @@ def slice_size(job: Job) -> int | None:
 def load_environment(config: RunConfig, mode: str, says: Says) -> tuple[Environment, Path | None, tuple[int, ...]]:
     """The bound environment, the model's directory (built, converted or the user's) and the ids that end a text."""
     if mode == "simulate":
-        return ModelledEnvironment(Costs(config.cluster, config.seed)), None, ()
+        return ModelledEnvironment(_costs(config)), None, ()
     from stretto.models.resolve import resolve_model
 
     env = build_environment(config)
@@ -150,7 +154,7 @@ def load_environment(config: RunConfig, mode: str, says: Says) -> tuple[Environm
 def peek_environment(config: RunConfig, mode: str) -> tuple[Environment, Path | None]:
     """The environment, bound if the model's directory (the second result) is there; builds no model."""
     if mode == "simulate":
-        return ModelledEnvironment(Costs(config.cluster, config.seed)), None
+        return ModelledEnvironment(_costs(config)), None
     from stretto.models.resolve import find_model
 
     env = build_environment(config)

@@ -110,7 +110,7 @@ def _show(result: dict[str, Any]) -> None:
         out.print(f"  {label:<17}    {value}", soft_wrap=True)  # a path can be copied whole
     for finding in result["warnings"]:
         style = "yellow" if finding["level"] == "warning" else ""
-        out.print(f"{finding['level']}: {finding['what']}. {finding['do']}.", style=style, soft_wrap=True)
+        out.print(f"{finding['level']}: {finding['what']}. {finding['do']}", style=style, soft_wrap=True)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from statistics import NormalDist
 
-from stretto.config.sections import Cluster, Law
+from stretto.config.sections import LENGTHS, Cluster, Law
 from stretto.envs.counter import mix, mix_on, mix_once
 from stretto.rollout.types import Report
 
@@ -50,7 +50,7 @@ class Costs:
         self.cluster = cluster
         self.streams = tuple(mix(seed, stream) for stream in (101, 102, 103, 104, 105))
         """Mixed seeds of latencies, lengths, rewards, failures, late rewards."""
-        self.env_law, self.length_law = sampler(cluster.env), sampler(cluster.lengths)
+        self.env_law, self.length_law = sampler(cluster.env), sampler(cluster.lengths or LENGTHS)
         self._late_law = sampler(cluster.late)
         self.constant_env_s = self.env_law(0.5) if cluster.env.kind == "constant" else None
 

@@ -21,7 +21,7 @@ class ModelledEnvironment:
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        self._prompt = np.zeros(max(1, costs.cluster.prompt_tokens), np.int32)
+        self._prompt = np.zeros(max(1, costs.cluster.prompt_tokens or 0), np.int32)
         self._prompt.flags.writeable = False
 
     def bind(self, tokenizer: Any, seed: int) -> None:

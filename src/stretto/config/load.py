@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from stretto.config.combinations import contradictions
 from stretto.config.idle import check_idle, without_idle
 from stretto.config.schema import RunConfig
-from stretto.config.sections import Component, Law
+from stretto.config.sections import LENGTHS, Component, Law
 from stretto.errors import ConfigError, nearest
 
 _COMPONENTS = ("objective", "env", "control", "reward_options")
@@ -149,8 +149,9 @@ def _fill_defaults(table: dict[str, Any], model: type[BaseModel]) -> None:
         section = _model_of(field.annotation)
         if section is Component and field.default_factory is not None:
             inner.setdefault("name", field.default_factory().name)  # type: ignore[call-arg]
-        elif section is Law and field.default_factory is not None:
-            for name, value in field.default_factory().model_dump().items():  # type: ignore[call-arg]
+        elif section is Law:
+            default = field.get_default(call_default_factory=True)
+            for name, value in (LENGTHS if default is None else default).model_dump().items():
                 inner.setdefault(name, value)
         elif section is not None:
             _fill_defaults(inner, section)

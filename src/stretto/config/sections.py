@@ -267,6 +267,10 @@ class Law(Section):
         return self
 
 
+LENGTHS = Law(kind="lognormal", mean=200, sigma=0.8, low=1, high=4096)
+"""what completes a part of ``cluster.lengths``"""
+
+
 class Cluster(Section):
     """Durations of the modelled hardware (seconds), and what `simulate` draws."""
 
@@ -279,13 +283,26 @@ class Cluster(Section):
     env: Law = Field(default_factory=Law, description="Latency of the environment after each turn.")
     late: Law = Field(default_factory=Law, description="Delay of a late reward after its trajectory (rehearse).")
     turns: int = Field(1, ge=1, description="Turns of a trajectory (simulate).")
-    lengths: Law = Field(
-        default_factory=lambda: Law(kind="lognormal", mean=200, sigma=0.8, low=1, high=4096),
-        description="Response tokens (simulate).",
+    lengths: Law | None = Field(
+        None,
+        description="Response tokens (simulate). None: what the recipe allows, lognormal around half of "
+        "`sampling.max_new_tokens` and never above it [inferred]. A part of it alone is completed by lognormal, mean "
+        "200, sigma 0.8, from 1 to 4096.",
     )
-    prompt_tokens: int = Field(100, ge=0, description="Prompt length (simulate).")
+    prompt_tokens: int | None = Field(
+        None, ge=0, description="Prompt length (simulate). None: 100, or what the recipe's `engine.max_tokens` leaves."
+    )
     reward_probability: float = Field(0.5, ge=0, le=1, description="Probability of reward 1 (simulate).")
     failure_probability: float = Field(0.0, ge=0, lt=1, description="Rollouts that fail (simulate, rehearse).")
+
+    def drawn(self, max_new_tokens: int, max_tokens: int) -> Self:
+        """The same with lengths as a recipe of these limits has them, where they are not given."""
+        lengths, prompt = self.lengths, self.prompt_tokens
+        if lengths is None:
+            lengths = Law(kind="lognormal", mean=max(1.0, max_new_tokens / 2), sigma=0.8, low=1, high=max_new_tokens)
+        if prompt is None:
+            prompt = min(100, max(1, max_tokens - max_new_tokens))
+        return self.model_copy(update={"lengths": lengths, "prompt_tokens": prompt})
 
 
 class Logging(Section):

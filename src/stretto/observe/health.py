@@ -149,7 +149,7 @@ class Health:
         return Finding(
             "failed", "warning",
             f"{failed / n:.0%} of {n:,} rollouts failed or had no valid reward (most often, {times:,} times: {reason})",
-            "What failed does not train: the reward shown is that of the others alone",
+            "What failed does not train: the reward shown is that of the others alone.",
         )  # fmt: skip
 
     def _rewards(self) -> Finding | None:
@@ -168,15 +168,15 @@ class Health:
                 return Finding(
                     "fell", "warning", f"the reward fell from {_mean(first):.3f} (first {WINDOW} steps) to "
                     f"{_mean(last):.3f} (last {WINDOW})",
-                    "Lower learner.lr first, then lag_bound; see clip fractions, entropy and the ratio in the report",
+                    "Lower learner.lr first, then lag_bound; see gates, entropy and the ratio in the report.",
                 )  # fmt: skip
         if len(self._flat) == WINDOW and all(self._flat):
             if _mean(last) >= self._highest:
                 return Finding("saturated", "note", f"in the last {WINDOW} steps all answers got the same, best reward",
-                               "There is nothing left to learn from these tasks")  # fmt: skip
+                               "There is nothing left to learn from these tasks.")  # fmt: skip
             return Finding(
                 "flat", "warning", f"in the last {WINDOW} steps each group's answers all got the same reward (mean "
-                f"{_mean(last):.3f})", "No such step teaches anything: the policy may have lost its variety (entropy)",
+                f"{_mean(last):.3f})", "No such step teaches anything: the policy may have lost its variety (entropy).",
             )  # fmt: skip
         return None
 
@@ -188,11 +188,11 @@ class Health:
         error = math.sqrt(max(both * (1 - both), 1e-9) * (1 / max(1, n0) + 1 / max(1, n1)))
         if after < before - 2.5 * error:
             return Finding("accuracy", "warning", f"held-out accuracy fell from {before:.3f} to {after:.3f}",
-                           "The policy was damaged: lower learner.lr, or go back to an earlier checkpoint")  # fmt: skip
+                           "The policy is damaged: lower learner.lr, or go back to an older checkpoint.")  # fmt: skip
         if self._steps >= 2 * WINDOW and after <= before + error < 1.0:
             return Finding(
                 "no-rise", "note", f"held-out accuracy did not rise ({before:.3f} → {after:.3f}, ± {error:.3f})",
-                "docs/reading-a-run.md goes through the usual reasons",
+                "docs/reading-a-run.md goes through the usual reasons.",
             )  # fmt: skip
         return None
 
@@ -200,21 +200,21 @@ class Health:
         if not self._skipped:
             return None
         return Finding("skipped", "warning", f"{self._skipped:,} updates were skipped: the gradient was not finite",
-                       "Their batches are lost (ledger: failed); lower learner.lr")  # fmt: skip
+                       "Their batches are lost (ledger: failed); lower learner.lr.")  # fmt: skip
 
     def _lengths(self) -> Finding | None:
         if len(self._truncated) < WINDOW // 2 or _mean(self._truncated) <= 0.5:
             return None
         return Finding(
             "truncated", "warning", f"{_mean(self._truncated):.0%} of the latest answers were cut off at a token limit",
-            "Raise sampling.max_new_tokens (and engine.max_tokens), or ask for shorter answers in the prompt",
+            "Raise sampling.max_new_tokens (and engine.max_tokens), or ask for shorter answers.",
         )  # fmt: skip
 
     def _losses(self) -> Finding | None:
         if self._steps < WINDOW or self._rejected <= REJECTED_SHARE:
             return None
-        return Finding("rejected", "warning", f"{self._rejected:.0%} of the generated tokens were rejected as too old",
-                       "Raise lag_bound, or let control.pool keep what waits")  # fmt: skip
+        return Finding("rejected", "warning", f"{self._rejected:.0%} of generated tokens were rejected as too old",
+                       "Raise lag_bound, or let control.pool keep what waits.")  # fmt: skip
 
     def _repairs(self) -> Finding | None:
         n = self._faults.total + self._down.total
@@ -222,7 +222,7 @@ class Health:
             return None
         text, times = max((c.commonest() for c in (self._faults, self._down) if c.total), key=lambda most: most[1])
         return Finding("faults", "warning", f"{n:,} fault{'s' if n > 1 else ''} (most often, {times:,} times: {text})",
-                       "The end of report.html lists them")  # fmt: skip
+                       "The end of report.html lists them.")  # fmt: skip
 
 
 def _mean(values: Any) -> float:

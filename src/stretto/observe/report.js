@@ -35,7 +35,7 @@ function findings() {
   for (const f of D.findings) {
     const line = html(box, "p", "finding " + f.level);
     html(line, "b", "", f.what[0].toUpperCase() + f.what.slice(1) + ". ");
-    line.append(f.do + ".");
+    line.append(f.do);
   }
 }
 

@@ -30,10 +30,12 @@ function drawTimeline() {
     const clip = node(node(svg, "clipPath", { id: "lanes" }), "rect", { x: left, y: 0, width: right - left, height });
     const px = (t) => left + ((t - low) / (high - low)) * (right - left);
     const top = 16, bottom = top + lanes.length * tall;
-    for (const v of ticks(low - T.begin, high - T.begin, Math.round((right - left) / 90))) {
-      node(svg, "line", { x1: px(v + T.begin), x2: px(v + T.begin), y1: top, y2: bottom, class: "grid" });
-      node(svg, "text", { x: px(v + T.begin), y: bottom + 16, "text-anchor": "middle" }, number(v, 5));
-    }
+    const marks = ticks(low - T.begin, high - T.begin, Math.round((right - left) / 90));
+    labels(marks, number).forEach((text, i) => {
+      const x = px(marks[i] + T.begin);
+      node(svg, "line", { x1: x, x2: x, y1: top, y2: bottom, class: "grid" });
+      node(svg, "text", { x, y: bottom + 16, "text-anchor": "middle" }, text);
+    });
     node(svg, "text", { x: right, y: bottom + 32, "text-anchor": "end" }, "run's clock, s");
     const inner = node(svg, "g", { "clip-path": "url(#lanes)" });
     const late = [];

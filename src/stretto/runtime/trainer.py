@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -144,8 +146,18 @@ class Trainer:
         running = sum(g.open for g in self._feeder.groups.running.values())
         return (
             f"a batch of {view.batch} groups at version {view.version}: {len(view.ready)} ready, {len(view.running)} "
-            f"running with {running} open trajectories, engines at {[e.version for e in view.engines.values()]}"
+            f"running with {running} open trajectories, {held([e.version for e in view.engines.values()])}"
         )
+
+
+def held(versions: Sequence[int | None]) -> str:
+    """Which versions the engines hold, however many engines there are."""
+    counts = Counter("none" if v is None else str(v) for v in versions)
+    if len(versions) == 1:
+        return f"the engine at version {next(iter(counts))}"
+    parts = [f"{n} at version {v}" for v, n in counts.most_common(4)]
+    rest = len(versions) - sum(n for _, n in counts.most_common(4))
+    return f"engines: {', '.join(parts)}" + (f", {rest} at others" if rest else "")
 
 
 def _staleness(columns: Columns, version: int, lag_bound: int) -> dict[str, int]:
