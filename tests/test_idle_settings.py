@@ -47,8 +47,10 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any, A
     """(dotted key, type, default) of every key of the configuration."""
     for name, field in model.model_fields.items():
         inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not Component:
-            yield from keys(inner, f"{prefix}{name}.")
+        choices = [inner, *get_args(inner)]  # a section, or one that may be left out
+        section = next((c for c in choices if isinstance(c, type) and issubclass(c, BaseModel)), None)
+        if section is not None and section is not Component:
+            yield from keys(section, f"{prefix}{name}.")
         else:
             yield prefix + name, inner, field.get_default(call_default_factory=True)
 
@@ -126,7 +128,15 @@ def test_every_key_has_an_effect_under_a_command_or_is_refused_by_name(mode: str
         refused.add(key)
         with pytest.raises(ConfigError, match=rf"{re.escape(key)}.*`stretto {mode}`"):
             check_idle({}, None, given, config, mode)
-    assert {"train": "cluster.turns", "rehearse": "workers.own_cores", "simulate": "engine.max_tokens"}[mode] in refused
+    assert {"train": "cluster.turns", "rehearse": "workers.own_cores", "simulate": "engine.dtype"}[mode] in refused
+
+
+def test_simulate_follows_a_recipes_limits_unless_lengths_are_given() -> None:
+    load_config("quickstart", ["sampling.max_new_tokens=4", "engine.max_tokens=12"], "simulate")
+    with pytest.raises(ConfigError, match=r"sampling\.max_new_tokens = 4 has no effect: cluster\.lengths says"):
+        load_config("quickstart", ["sampling.max_new_tokens=4", "cluster.lengths.mean=3"], "simulate")
+    with pytest.raises(ConfigError, match=r"engine\.max_tokens = 12 has no effect: cluster\.prompt_tokens says"):
+        load_config("quickstart", ["engine.max_tokens=12", "cluster.prompt_tokens=3"], "simulate")
 
 
 def test_what_a_file_says_may_be_overruled_and_a_file_serves_every_command() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stretto.config.sections import LENGTHS
 from stretto.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _of(section: str, names: str) -> tuple[str, ...]:
 
 def _law(section: str) -> tuple[Idle, Idle]:
     def law(c: RunConfig) -> Any:
-        return getattr(c.cluster, section)
+        return getattr(c.cluster, section) or LENGTHS
 
     where = f"cluster.{section}"
     return (
@@ -90,8 +91,6 @@ COMMANDS: Mapping[str, Mapping[tuple[str, ...], str]] = {
     "simulate": {
         _PROCESSES: "`stretto simulate` computes nothing and has no workers",
         _NO_TOKENS: "`stretto simulate` computes nothing: no model, no tokens, no rewards but drawn ones",
-        ("engine.max_tokens", "sampling.max_new_tokens"):
-            "`stretto simulate` draws lengths: set cluster.lengths.high and cluster.prompt_tokens",
         ("cluster.late",): "`stretto simulate` has no late rewards",
     },
 }  # fmt: skip
@@ -102,6 +101,11 @@ def idle(config: RunConfig, mode: str | None = None) -> dict[str, str]:
     """Keys (or whole sections) without effect in this configuration, with the reason. ``mode``: of the command; None:
     whatever the command."""
     found = {key: why for row in reversed(BESIDE) if (why := row.why(config)) for key in row.keys}
+    if mode == "simulate":  # lengths follow the recipe's limits unless they are given
+        if config.cluster.lengths is not None:
+            found["sampling.max_new_tokens"] = "cluster.lengths says which lengths are drawn"
+        if config.cluster.prompt_tokens is not None:
+            found["engine.max_tokens"] = "cluster.prompt_tokens says how long prompts are"
     return found | {key: why for keys, why in COMMANDS.get(mode or "", {}).items() for key in keys}
 
 
