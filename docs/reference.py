@@ -91,6 +91,8 @@ def components(kind: str, registry: Any) -> list[str]:
     for name in registry.names():
         component = registry.find(name)
         parts.append(f"**`{name}`**: {cell(inspect.getdoc(component))}\n")
+        if kind == "env":
+            parts += [f"{cell(base.__doc__)}\n" for base in shared_options(component)]
         options = options_of(component)
         if options:
             hints = typing.get_type_hints(component)
@@ -99,6 +101,12 @@ def components(kind: str, registry: Any) -> list[str]:
                 parts.append(f"| `{option}` | {cell(type_name(hints[option]))} | {default_of(field)} |")
             parts.append("")
     return parts
+
+
+def shared_options(component: Any) -> list[type]:
+    """The bases of a component that bring options of their own; their docstrings say what these do."""
+    bases = inspect.getmro(component)[1:] if isinstance(component, type) else ()
+    return [base for base in bases if dataclasses.is_dataclass(base) and vars(base).get("__annotations__")]
 
 
 def default_of(field: dataclasses.Field[Any]) -> str:

@@ -259,15 +259,19 @@ def _check_model(config: RunConfig, env: Any, objective: Any) -> None:
 
 
 def stop_ids(stop: Iterable[str], tokenizer: Any) -> list[int]:
-    """The token of each of ``sampling.stop``; ``ConfigError`` if one isn't a token of this model."""
-    found = []
+    """The ids that each of ``sampling.stop`` is the text of; ``ConfigError`` if one isn't a token of this model."""
+    found: list[int] = []
     for text in stop:
-        try:
-            ids = tokenizer.encode(text).tolist()
-        except DataError as error:
-            raise ConfigError(f"sampling.stop: {text!r} is no token of this model: {error}") from error
-        if len(ids) != 1:
-            raise ConfigError(f"sampling.stop: {text!r} is {len(ids)} tokens for this model; a stop is one token")
+        ids = tokenizer.ids_of(text)
+        if not ids:
+            try:
+                parts = len(tokenizer.encode(text))
+            except DataError as error:
+                raise ConfigError(f"sampling.stop: {text!r} is no token of this model: {error}") from error
+            raise ConfigError(
+                f"sampling.stop: {text!r} is {parts} tokens for this model; a stop is one token"
+                if parts > 1 else f"sampling.stop: {text!r} is no token of this model inside a text"
+            )  # fmt: skip
         found += ids
     return found
 

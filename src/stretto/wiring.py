@@ -148,7 +148,7 @@ def load_environment(config: RunConfig, mode: str, says: Says) -> tuple[Environm
 
     env = build_environment(config)
     model_dir = resolve_model(config, env, says)
-    return env, model_dir, _bind(config, env, model_dir)
+    return env, model_dir, _bind(config, env, model_dir, says)
 
 
 def peek_environment(config: RunConfig, mode: str) -> tuple[Environment, Path | None]:
@@ -160,11 +160,11 @@ def peek_environment(config: RunConfig, mode: str) -> tuple[Environment, Path | 
     env = build_environment(config)
     model_dir = find_model(config, env)
     if model_dir is not None:
-        _bind(config, env, model_dir)
+        _bind(config, env, model_dir, lambda line: None)
     return env, model_dir
 
 
-def _bind(config: RunConfig, env: Environment, model_dir: Path) -> tuple[int, ...]:
+def _bind(config: RunConfig, env: Environment, model_dir: Path, says: Says) -> tuple[int, ...]:
     from stretto.models.resolve import check_vocabulary
     from stretto.models.tokenizer import light_tokenizer
 
@@ -172,7 +172,13 @@ def _bind(config: RunConfig, env: Environment, model_dir: Path) -> tuple[int, ..
     check_vocabulary(model_dir, tokenizer)
     env.bind(tokenizer, config.seed)
     if hasattr(env, "check_prompts"):
-        env.check_prompts(config.engine.max_tokens - 1)
+        for note in env.check_prompts(config.engine.max_tokens - 1) or ():
+            says(f"note: {note}")
+    if not tokenizer.eos_ids and not config.sampling.stop:
+        says(
+            "note: neither generation_config.json nor config.json nor the tokenizer names an end token: each answer "
+            "goes on to sampling.max_new_tokens; name one there, or set sampling.stop"
+        )
     return tokenizer.eos_ids
 
 

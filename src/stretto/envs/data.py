@@ -14,6 +14,7 @@ import xxhash
 from stretto.envs.base import ENVIRONMENTS, Task
 from stretto.envs.counter import permutation, text_share
 from stretto.envs.graders import Exact
+from stretto.envs.prompts import Message, PromptOptions, as_messages
 from stretto.envs.single_turn import SingleTurn
 from stretto.errors import ConfigError, DataError
 from stretto.models.tokenizer import LightTokenizer
@@ -27,7 +28,7 @@ _EXAMPLES = Path(__file__).parent.parent / "recipes" / "data"
 class Row:
     """One checked row; ``where`` names its file and line."""
 
-    prompt: str | list[dict[str, str]]
+    prompt: str | list[Message]
     answer: Any
     info: dict[str, Any]
     where: str
@@ -35,17 +36,22 @@ class Row:
     @property
     def key(self) -> str:
         """The prompt as text: equal prompts fall on the same side of the split."""
-        return self.prompt if isinstance(self.prompt, str) else json.dumps(self.prompt, sort_keys=True)
+        return self.prompt if isinstance(self.prompt, str) else json.dumps(self.prompt, sort_keys=True, default=str)
+
+    @property
+    def shape(self) -> str:
+        """What a chat template may refuse: who speaks when, and with what keys."""
+        return "" if isinstance(self.prompt, str) else repr([(m["role"], sorted(m)) for m in self.prompt])
 
 
 @ENVIRONMENTS.register("data")
 @dataclass
-class Data(SingleTurn):
+class Data(PromptOptions, SingleTurn):
     """``path``: JSONL file or ``save_to_disk`` directory (``stretto:NAME``: an example that comes with Stretto).
 
-    ``eval_path``: its own evaluation file; without it ``eval_fraction`` of the distinct prompts is held out. ``chat``:
-    render with the tokenizer's chat template (None: when it has one). ``system``: system prompt for text prompts.
-    ``max_prompt_tokens`` 0: no limit.
+    A prompt is a text or a list of messages. ``eval_path``: its own evaluation file; without it ``eval_fraction`` of
+    the distinct prompts is held out. ``max_prompt_tokens`` 0: no limit. A reward's ``info`` holds the other columns as
+    they are, and the row's file and line as ``where`` unless a column has that name.
     """
 
     path: str
@@ -53,8 +59,6 @@ class Data(SingleTurn):
     answer_column: str = "answer"
     eval_path: str | None = None
     eval_fraction: float = 0.1
-    chat: bool | None = None
-    system: str | None = None
     max_prompt_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -82,26 +86,34 @@ class Data(SingleTurn):
     def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
         """Give the tokenizer and the seed of the order; checks that prompts can be rendered."""
         super().bind(tokenizer, seed)
-        self._use_chat = tokenizer.chat_template is not None if self.chat is None else self.chat
-        if self._use_chat and tokenizer.chat_template is None:
-            raise ConfigError("env.chat = true, but the model's tokenizer has no chat template")
-        if self.system is not None and not self._use_chat:
-            raise ConfigError("env.system needs a chat template: set env.chat = true, or put the text into the prompts")
-        if not self._use_chat:
+        self.choose(tokenizer)
+        if not self.uses_chat:
             for row in (*self._train, *self._eval):
                 if not isinstance(row.prompt, str):
-                    raise DataError(f"{row.where}: chat messages, but no chat template is used; give text prompts")
+                    self._ids(row)
 
-    def check_prompts(self, room: int) -> None:
+    def check_prompts(self, room: int) -> list[str]:
         """Raise ``DataError`` for the first row whose prompt can't be encoded or is longer than ``room`` tokens (what
-        ``engine.max_tokens`` leaves) or ``max_prompt_tokens``. Rows that can't be too long aren't encoded: hardly any
-        tokenizer makes more tokens than bytes."""
+        ``engine.max_tokens`` leaves) or ``max_prompt_tokens``. Rows that can't be too long aren't encoded, but for one
+        of each shape: hardly any tokenizer makes more tokens than bytes. Returns what is worth saying."""
         self._room = room
         limit = min(room, self.max_prompt_tokens or room)
-        around = len(self._ids(self._train[0])) if self._use_chat else 8
+        around = len(self._ids(self._train[0])) if self.uses_chat else 8
+        shapes: set[str] = set()
+        spelt: list[tuple[Row, list[str]]] = []
         for row in (*self._train, *self._eval):
-            if self.tokenizer.by_character or len(row.key.encode()) + around > limit:
+            if self.tokenizer.by_character or row.shape not in shapes or len(row.key.encode()) + around > limit:
                 self._ids(row)
+                shapes.add(row.shape)
+            if controls := self.spelt_controls(row.prompt):
+                spelt.append((row, controls))
+        if not spelt:
+            return []
+        row, controls = spelt[0]
+        return [
+            f"{len(spelt)} row(s) spell out control tokens ({', '.join(controls)} in {row.where}), and the model reads "
+            "them as such; env.split_special_tokens = true keeps them text"
+        ]
 
     def fingerprint(self, rows: int | None = None) -> dict[str, Any]:
         """How many rows there are, and hashes of what the first ``rows`` (None: all) and the evaluation rows say."""
@@ -130,17 +142,12 @@ class Data(SingleTurn):
         return len(self._train)
 
     def _ids(self, row: Row) -> Ints:
-        if self._use_chat:
-            messages = row.prompt if isinstance(row.prompt, list) else [{"role": "user", "content": row.prompt}]
-            if self.system is not None and messages[0]["role"] != "system":
-                messages = [{"role": "system", "content": self.system}, *messages]
-            ids = self.tokenizer.chat(messages)
-        else:
-            assert isinstance(row.prompt, str)
-            try:
-                ids = self.tokenizer.encode(row.prompt)
-            except DataError as error:
-                raise DataError(f"{row.where}: {error}") from error
+        try:
+            ids = self.prompt_ids(row.prompt)
+        except DataError as error:
+            raise DataError(f"{row.where}: {error}") from error
+        if not len(ids):
+            raise DataError(f"{row.where}: the tokenizer makes no token of {row.prompt!r}; remove the row")
         if self.max_prompt_tokens and len(ids) > self.max_prompt_tokens:
             raise DataError(
                 f"{row.where}: prompt of {len(ids)} tokens, more than env.max_prompt_tokens = "
@@ -154,7 +161,7 @@ class Data(SingleTurn):
         return ids
 
     def _task(self, index: int, row: Row) -> Task:
-        return Task(index, self._ids(row), row.answer, {**row.info, "where": row.where})
+        return Task(index, self._ids(row), row.answer, {"where": row.where, **row.info})
 
     def task(self, index: int) -> Task:
         """Position ``index`` of the order: every epoch visits each row once, in a permutation of its own."""
@@ -189,15 +196,12 @@ class Data(SingleTurn):
                     f"{where}: no column {column!r} (columns: {', '.join(sorted(values))}); "
                     f"set env.{setting} or add it to the row"
                 )
-        prompt, answer = values[self.prompt_column], values[self.answer_column]
-        if isinstance(prompt, str):
-            valid = bool(prompt)
-        else:
-            valid = isinstance(prompt, list) and bool(prompt) and all(_is_message(m) for m in prompt)
-        if not valid:
+        given, answer = values[self.prompt_column], values[self.answer_column]
+        prompt = given if isinstance(given, str) else as_messages(given)
+        if not prompt:
             raise DataError(
                 f"{where}: {self.prompt_column!r} must be a non-empty text, or a list of messages "
-                '{"role": ..., "content": ...}'
+                '{"role": ..., "content": ...}: contents are text, also as parts of type "text"'
             )
         if answer is None or (isinstance(answer, str) and not answer.strip()):
             raise DataError(f"{where}: {self.answer_column!r} is empty; fill it in or remove the row")
@@ -211,10 +215,6 @@ def _digest(rows: list[Row]) -> str:
     for row in rows:
         digest.update(orjson.dumps([row.prompt, row.answer, row.info], default=repr, option=_PLAIN))
     return digest.hexdigest()
-
-
-def _is_message(message: Any) -> bool:
-    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

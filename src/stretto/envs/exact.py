@@ -58,7 +58,8 @@ class ExactAnswer(HeldOut, SingleTurn):
     async def late_reward(self, client: LateClient, task: Task, trajectory: Trajectory) -> float | None:
         """What ``slow_value`` says of the reward."""
         await client.sleep(self.slow_delay_s, "late reward")
-        result = await self.judge(client, task, trajectory.tokens[len(task.prompt) :])
+        written = trajectory.tokens[len(task.prompt) :]
+        result = await self.judge(client, task, self.answered(written, trajectory.terminated))
         if result.reward is None or self.slow_value == "whole":
             return result.reward
         return self.slow_share * result.reward
@@ -71,12 +72,14 @@ class ExactAnswer(HeldOut, SingleTurn):
         """The prompt is the problem and ``=``."""
         answer = self.answer(problem)
         expected = (self.tokenizer.encode(answer).tolist(), [*self.tokenizer.eos_ids])
-        prompt = self.tokenizer.encode(problem + "=")
+        prompt = self.tokenizer.encode_prompt(problem + "=")
         prompt.flags.writeable = False  # so that all members share it
         return Task(index, prompt, answer, {"expected": expected})
 
-    async def own_score(self, client: object, task: Task, tokens: Ints) -> Score:
-        """1 if the sampled ids are those of the answer, with or without a closing eos."""
+    async def own_score(self, client: LateClient, task: Task, tokens: Ints) -> Score:
+        """1 if the answer is the expected one: its ids where a text has one way to be written, else its text."""
+        if not self.tokenizer.by_character:
+            return await super().own_score(client, task, tokens)
         expected, eos = task.info["expected"]
         ids = tokens.tolist()
         if ids and ids[-1] in eos:

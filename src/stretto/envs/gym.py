@@ -16,6 +16,7 @@ import orjson
 from stretto.envs.base import ENVIRONMENTS, LateClient, Task
 from stretto.envs.counter import mix, text_share
 from stretto.envs.numbers import find, only_number
+from stretto.envs.prompts import PromptOptions
 from stretto.envs.single_turn import SingleTurn
 from stretto.envs.verifiers import Score, normalize, score
 from stretto.errors import ConfigError, DataError, nearest
@@ -30,9 +31,8 @@ _LOOKED_AT = 8
 
 @ENVIRONMENTS.register("reasoning-gym")
 @dataclass
-class ReasoningGym(SingleTurn):
-    """``dataset``: its name; ``options``: its own options. ``chat``: render with the tokenizer's chat template (None:
-    when it has one); ``system``: system prompt; ``suffix``: appended to each question.
+class ReasoningGym(PromptOptions, SingleTurn):
+    """``dataset``: its name; ``options``: its own options; ``suffix``: appended to each question.
 
     ``extract``: what of the completion is the answer: the whole ``text``, its last ``number`` (as it stands there,
     without separators; the whole text where the right answer is no number), or what stands in the last ``<answer>``
@@ -41,8 +41,6 @@ class ReasoningGym(SingleTurn):
 
     dataset: str
     options: dict[str, Any] = field(default_factory=dict)
-    chat: bool | None = None
-    system: str | None = None
     suffix: str = ""
     extract: Literal["text", "number", "tag"] = "text"
     partial_credit: bool = False
@@ -67,25 +65,15 @@ class ReasoningGym(SingleTurn):
     def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
         """Give the tokenizer and the seed of the task order."""
         super().bind(tokenizer, seed)
-        self._use_chat = tokenizer.chat_template is not None if self.chat is None else self.chat
-        if self._use_chat and tokenizer.chat_template is None:
-            raise ConfigError("env.chat = true, but the model's tokenizer has no chat template")
-        if self.system is not None and not self._use_chat:
-            raise ConfigError("env.system needs a chat template: set env.chat = true, or use env.suffix")
-
-    def _prompt(self, question: str) -> Ints:
-        text = question + self.suffix
-        if not self._use_chat:
-            return self.tokenizer.encode(text)
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return self.tokenizer.chat([*system, {"role": "user", "content": text}])
+        self.choose(tokenizer)
 
     def _is_held_out(self, question: str) -> bool:
         return text_share(question, "reasoning-gym") < self.held_out
 
     def _task(self, index: int, item: int, entry: Mapping[str, Any]) -> Task:
         answer = entry["answer"]  # None: many are right, and only the data set's own scoring knows
-        return Task(index, self._prompt(entry["question"]), None if answer is None else str(answer), {"item": item})
+        prompt = self.prompt_ids(entry["question"] + self.suffix)
+        return Task(index, prompt, None if answer is None else str(answer), {"item": item})
 
     def task(self, index: int) -> Task:
         """Training question ``index``: a function of (seed, index); never a held-out one."""
@@ -122,7 +110,7 @@ class ReasoningGym(SingleTurn):
 
     async def own_score(self, client: LateClient, task: Task, tokens: Ints) -> Score:
         """The data set's score of the answer; without ``partial_credit`` only a full one counts."""
-        answer = self.answer_of(self.tokenizer.decode(tokens), task.answer)
+        answer = self.answer_of(self.written(tokens), task.answer)
         if answer == task.answer:  # never so if that is None
             return Score(1.0)
         if self._plain:

@@ -10,11 +10,17 @@ from stretto.trajectory import Ints, Trajectory
 
 
 class SingleTurn:
-    """Base: the policy answers the prompt once. Subclasses make tasks and may override ``own_score``."""
+    """Base: the policy answers the prompt once. Subclasses make tasks and may override ``own_score``.
+
+    A reward reads what the policy wrote: special tokens (``<think>``, tool calls) too unless ``skip_special_tokens``,
+    but the token that ended it only with ``include_stop``.
+    """
 
     tokenizer: LightTokenizer
     seed: int
     verifier: Verifier | None = None
+    skip_special_tokens: bool = False
+    include_stop: bool = False
 
     def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
         """Give the tokenizer and the seed of the task order."""
@@ -35,22 +41,30 @@ class SingleTurn:
         transcript = client.transcript()
         transcript.observe(task.prompt)
         completion = await client.generate(transcript)
-        result = await self.judge(client, task, completion.tokens)
         finished = completion.finish == "stop"
+        result = await self.judge(client, task, self.answered(completion.tokens, finished))
         return transcript.finish(
             result.reward, terminated=finished, truncated=not finished,
             info={"reward_absent": result.reason} if result.reward is None else None,
         )  # fmt: skip
 
+    def answered(self, tokens: Ints, finished: bool) -> Ints:
+        """The completion ``tokens`` [n] without the token that ended it, if one did."""
+        return tokens[:-1] if finished and not self.include_stop else tokens
+
+    def written(self, tokens: Ints) -> str:
+        """``tokens`` as rewards read them."""
+        return self.tokenizer.decode(tokens, special=not self.skip_special_tokens)
+
     async def judge(self, client: LateClient, task: Task, tokens: Ints) -> Score:
-        """What the completion ``tokens`` is worth, to the configured verifier or the environment itself."""
+        """What the answer ``tokens`` is worth, to the configured verifier or the environment itself."""
         if self.verifier is None:
             return await self.own_score(client, task, tokens)
-        return await score(self.verifier, client, self.tokenizer.decode(tokens), task.answer, task.info)
+        return await score(self.verifier, client, self.written(tokens), task.answer, task.info)
 
     async def own_score(self, client: LateClient, task: Task, tokens: Ints) -> Score:
         """1 if the decoded answer equals the expected one."""
-        return Exact()(self.tokenizer.decode(tokens), task.answer, task.info)
+        return Exact()(self.written(tokens), task.answer, task.info)
 
     def text(self, trajectory: Trajectory) -> str:
         """The whole trajectory, special tokens shown."""

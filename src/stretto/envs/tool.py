@@ -19,7 +19,7 @@ from stretto.envs.held_out import HeldOut
 from stretto.envs.verifiers import Score, Verifier, normalize, score
 from stretto.errors import ConfigError
 from stretto.models.tokenizer import LightTokenizer
-from stretto.trajectory import Trajectory, Transcript
+from stretto.trajectory import Ints, Trajectory, Transcript
 
 _CALL = re.compile(r"\[(-?\d{1,12}[-+*]-?\d{1,12})\]")
 _NORMAL = NormalDist()
@@ -97,7 +97,7 @@ class ToolAgent(HeldOut):
 
     def task_of(self, index: int, problem: str) -> Task:
         """The prompt is the problem and ``=``; the answer is that of the last call."""
-        return Task(index, self.tokenizer.encode(problem + "="), steps(problem)[-1][1], {"problem": problem})
+        return Task(index, self.tokenizer.encode_prompt(problem + "="), steps(problem)[-1][1], {"problem": problem})
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
         """Turns until an answer without a call; only the answer is scored, and the tool's tokens never train."""
@@ -105,7 +105,7 @@ class ToolAgent(HeldOut):
         transcript.observe(task.prompt)
         for turn in range(self.max_calls + 1):
             completion = await client.generate(transcript, stop=self._stop)
-            text = self.tokenizer.decode(completion.tokens)
+            text = self._written(completion.tokens)
             if completion.finish != "stop":
                 return self._cut(transcript, "token limit")
             if "]" not in text:
@@ -115,6 +115,11 @@ class ToolAgent(HeldOut):
             await client.sleep(self.latency_s(client.uniform(turn)), "tool")
             transcript.observe(self.tokenizer.encode(calculate(text)))
         return self._cut(transcript, f"more than {self.max_calls} calls")
+
+    def _written(self, tokens: Ints) -> str:
+        """What the policy wrote, special tokens too, without the end of its turn."""
+        ended = len(tokens) > 0 and int(tokens[-1]) in self.tokenizer.eos_ids
+        return self.tokenizer.decode(tokens[:-1] if ended else tokens, special=True)
 
     def _cut(self, transcript: Transcript, why: str) -> Trajectory:
         return transcript.finish(0.0, terminated=False, truncated=True, info={"truncated_by": why})

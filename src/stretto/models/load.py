@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stretto.errors import DataError
+from stretto.models.tokenizer import load_tokenizer
 
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 
@@ -84,16 +85,6 @@ def _check_tensors(path: str, model: nn.Module, found: Mapping[str, Any]) -> Non
 def _some(names: Sequence[str], most: int = 5) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def load_tokenizer(path: str | Path) -> Any:
-    """The tokenizer in the directory ``path``; ``DataError`` if there is none."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(str(path), local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise DataError(f"model {str(path)!r}: holds no tokenizer that can be loaded: {error}") from error
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:

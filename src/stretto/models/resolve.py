@@ -70,14 +70,17 @@ def check_directory(directory: Path) -> None:
 
 
 def check_vocabulary(directory: Path, tokenizer: LightTokenizer) -> None:
-    """Raise ``DataError`` if the model has no row for an ordinary token of its tokenizer.
+    """Raise ``DataError`` if the model has no row for an ordinary token of its tokenizer, and let ``tokenizer`` refuse
+    texts that need another one it lacks.
 
-    A special token beyond the vocabulary is no error (some models of the Hub have one for images): text can't hold it.
+    A special token beyond the vocabulary is no error as long as no text holds it (some models of the Hub have one for
+    images).
     """
     description = _description(directory, f"model = {str(directory)!r}")
     size = description.get("vocab_size") or (description.get("text_config") or {}).get("vocab_size")
     if size is None:
         return
+    tokenizer.size = size
     largest = tokenizer.largest_id
     if largest >= size:
         raise DataError(

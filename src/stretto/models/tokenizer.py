@@ -1,26 +1,29 @@
-"""Tokenizers: a character tokenizer in Transformers format, and a light reader of any ``tokenizer.json``.
+"""Tokenizers: a character tokenizer in Transformers format, and a reader that gives the ids that Transformers gives.
 
-The orchestrator and the environments use ``LightTokenizer``. It needs only the package ``tokenizers``;
-Transformers is imported when a chat template must be rendered, and for nothing else.
+The orchestrator and the environments use ``LightTokenizer``. Any directory is loaded by Transformers, so that its
+files mean here what they mean there; the tiny model's own needs only the package ``tokenizers``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models
 
 from stretto.errors import DataError
+from stretto.models.backend import added_around, character_table, check_unmarked, renamed, settle
 from stretto.trajectory import Ints
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 PAD, EOS, BOS = "<pad>", "<eos>", "<bos>"
+SpecialTokens = Literal["start", "all", "none"]
 
 
 def char_tokenizer(alphabet: str, bos: bool = False) -> PreTrainedTokenizerFast:
@@ -28,7 +31,7 @@ def char_tokenizer(alphabet: str, bos: bool = False) -> PreTrainedTokenizerFast:
 
     A character outside the alphabet has no token: encoding it raises instead of yielding an unknown.
     """
-    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Regex, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     if len(set(alphabet)) != len(alphabet):
@@ -46,9 +49,12 @@ def char_tokenizer(alphabet: str, bos: bool = False) -> PreTrainedTokenizerFast:
 
 
 class LightTokenizer:
-    """Text to ids and back, without Transformers.
+    """Text to ids and back: the same ids for the same text, always, whatever else the files ask for (truncation,
+    padding, dropout of merges).
 
-    ``eos_ids``: every id that ends a completion; ``special_ids``: ids that ``decode`` leaves out.
+    ``eos_ids``: every id that ends a completion; ``special_ids``: ids that ``decode`` leaves out; ``full``: the
+    Transformers tokenizer that ``backend`` is of, where it is loaded; ``size``: ids that the model has rows for, from
+    ``check_vocabulary`` on (None: unknown).
     """
 
     def __init__(
@@ -57,33 +63,25 @@ class LightTokenizer:
         *,
         eos_ids: Iterable[int],
         pad_id: int | None = None,
-        chat_template: str | None = None,
+        chat_template: Any = None,
         directory: Path | None = None,
+        full: Any = None,
     ) -> None:
         self.backend = backend
+        settle(backend)
         self.eos_ids = tuple(sorted(set(eos_ids)))
         self.pad_id = pad_id
         self.chat_template = chat_template
         self.directory = directory
         self.vocab_size = backend.get_vocab_size()
+        self.size: int | None = None
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset({i for i, token in added.items() if token.special} | set(self.eos_ids))
-        self._table = self._character_table()
+        self._table = character_table(backend, self.special_ids)
         self._ids = None if self._table is None else {c: i for i, c in enumerate(self._table) if c}
-        self._chat: Any = None
-
-    def _character_table(self) -> list[str] | None:
-        """Text of each id when every ordinary token is one character on its own, else None."""
-        description = json.loads(self.backend.to_str())
-        if description["model"].get("type") != "WordLevel" or (description.get("decoder") or {}).get("type") != "Fuse":
-            return None
-        table = [""] * self.vocab_size
-        for token, i in self.backend.get_vocab().items():
-            if i not in self.special_ids:
-                if len(token) != 1:
-                    return None
-                table[i] = token
-        return table
+        self._full = full
+        self._around = added_around(backend)
+        self._deaf: dict[frozenset[str], Tokenizer] = {}
 
     @property
     def by_character(self) -> bool:
@@ -95,8 +93,21 @@ class LightTokenizer:
         """The largest id of an ordinary token."""
         return max((i for i in self.backend.get_vocab().values() if i not in self.special_ids), default=-1)
 
-    def encode(self, text: str) -> Ints:
-        """Ids [n] int32 of ``text``, without added special tokens. Never call it on text that was sampled."""
+    @property
+    def full(self) -> Any:
+        """The tokenizer as Transformers loads it."""
+        if self._full is None:
+            if self.directory is None:
+                raise DataError("this tokenizer has no directory that Transformers could load it from")
+            self._full = load_tokenizer(self.directory)
+        return self._full
+
+    def encode(self, text: str, *, split_special_tokens: bool = False) -> Ints:
+        """Ids [n] int32 of ``text``, without added special tokens; for a prompt see ``encode_prompt``. Never call it
+        on text that was sampled.
+
+        A special token that is spelt out becomes that token, as in Transformers, unless ``split_special_tokens``.
+        """
         if self._ids is not None:
             try:
                 return np.array([self._ids[c] for c in text], np.int32)
@@ -104,35 +115,101 @@ class LightTokenizer:
                 raise DataError(
                     f"the tokenizer has no token for {error.args[0]!r} in {text!r}; use a model whose alphabet holds it"
                 ) from None
-        return np.array(self.backend.encode(text, add_special_tokens=False).ids, np.int32)
+        if split_special_tokens:
+            check_unmarked(text)
+            return self.encode_rendered(text, self.special_texts)
+        return self.encode_rendered(text)
+
+    def encode_rendered(self, text: str, controls: frozenset[str] | None = None) -> Ints:
+        """Ids [n] int32 of a ``text`` that is all there is, with special tokens where it spells them. With ``controls``
+        these are plain text unless spelt as ``backend.marked`` does."""
+        if controls is not None and controls not in self._deaf:
+            self._deaf[controls] = renamed(self.backend, controls)
+        backend = self.backend if controls is None else self._deaf[controls]
+        settle(backend)  # a call of Transformers' own leaves its lengths behind
+        try:
+            ids = backend.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"the tokenizer can't encode {text[:200]!r}: {error}") from error
+        return self.known(ids)
+
+    def encode_prompt(
+        self, text: str, add_special_tokens: SpecialTokens = "start", *, split_special_tokens: bool = False
+    ) -> Ints:
+        """Ids [n] int32 of ``text`` as the first thing that the policy reads.
+
+        ``start``: with what the tokenizer adds before a text (BOS), unless the text begins with it already; not with
+        what it adds after one (EOS): the policy goes on there. ``all``: with both, as ``tokenizer(text)`` in
+        Transformers. ``none``: the text alone.
+        """
+        ids = self.encode(text, split_special_tokens=split_special_tokens)
+        before, after = self._around
+        if add_special_tokens == "none" or not (before or after):
+            return ids
+        if ids[: len(before)].tolist() == before:
+            before = []
+        return self.known([*before, *ids.tolist(), *(after if add_special_tokens == "all" else [])])
+
+    def known(self, ids: Sequence[int]) -> Ints:
+        """``ids`` as an array; ``DataError`` for one that the model has no row for."""
+        found = np.array(ids, np.int32)
+        if self.size is not None and len(found) and int(found.max()) >= self.size:
+            bad = int(found.max())
+            raise DataError(
+                f"the token {self.backend.id_to_token(bad)!r} has id {bad}, but the model's vocabulary (vocab_size in "
+                f"config.json) ends at {self.size - 1}: the model can't read it. Take it out of the text or template"
+            )
+        return found
 
     def decode(self, ids: Sequence[int] | Ints, *, special: bool = False) -> str:
-        """Text of ``ids``; special tokens are left out unless ``special``."""
+        """Text of ``ids``, to the byte (spaces before punctuation stay); special tokens are left out unless
+        ``special``."""
         values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-        if self._table is not None and not special:
-            return "".join([self._table[i] for i in values])
         if not special:
             values = [i for i in values if i not in self.special_ids]
+            if self._table is not None:
+                return "".join([self._table[i] for i in values if i < len(self._table)])
         return str(self.backend.decode(values, skip_special_tokens=False))
+
+    @cached_property
+    def special_texts(self) -> frozenset[str]:
+        """The special tokens as they are spelt."""
+        return frozenset(filter(None, (self.backend.id_to_token(i) for i in self.special_ids)))
+
+    def token_text(self, token: int) -> str:
+        """What ``token`` adds to a text that it stands in: decoded alone it may lose its leading blank."""
+        anchor, before = self._anchor
+        return str(self.backend.decode([*anchor, token], skip_special_tokens=False))[len(before) :]
+
+    @cached_property
+    def _anchor(self) -> tuple[list[int], str]:
+        """An ordinary token, if there is one, that is a letter or digit, and its text."""
+        for text, i in sorted(self.backend.get_vocab().items(), key=lambda entry: entry[1]):
+            if i not in self.special_ids and text.isascii() and text.isalnum():
+                return [i], str(self.backend.decode([i], skip_special_tokens=False))
+        return [], ""
 
     def ids_containing(self, text: str) -> tuple[int, ...]:
         """Every ordinary id whose own text contains ``text``: stop ids that no merge can slip past."""
-        vocabulary = self.backend.get_vocab_size()
-        ordinary = (i for i in range(vocabulary) if i not in self.special_ids)
-        return tuple(i for i in ordinary if text in self.backend.decode([i], skip_special_tokens=False))
+        return tuple(i for i, own in self._texts.items() if text in own)
 
-    def chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Ints:
-        """Ids [n] of ``messages`` in the model's chat template, with the generation prompt at the end."""
-        if self.chat_template is None or self.directory is None:
-            raise DataError("this tokenizer has no chat template; set chat = false for the environment")
-        if self._chat is None:
-            from transformers import AutoTokenizer
+    def ids_of(self, text: str) -> tuple[int, ...]:
+        """Every id whose own text is ``text``: a special token of that name, or ordinary ones."""
+        special = self.backend.token_to_id(text)
+        if special is not None and special in self.special_ids:
+            return (special,)
+        return tuple(i for i, own in self._texts.items() if own == text)
 
-            self._chat = AutoTokenizer.from_pretrained(self.directory)
-        ids = self._chat.apply_chat_template(
-            [dict(m) for m in messages], add_generation_prompt=True, tokenize=True, return_dict=False, **options
-        )
-        return np.array(ids, np.int32)
+    @cached_property
+    def _texts(self) -> dict[int, str]:
+        ordinary = sorted(i for i in self.backend.get_vocab().values() if i not in self.special_ids)
+        return {i: self.token_text(i) for i in ordinary}
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Ints:
+        """Ids [n] of ``messages`` in the chat template; options: see ``stretto.models.chat.encode_chat``."""
+        from stretto.models.chat import encode_chat
+
+        return encode_chat(self, messages, **options)
 
 
 def light_tokenizer(directory: str | Path) -> LightTokenizer:
@@ -144,17 +221,51 @@ def light_tokenizer(directory: str | Path) -> LightTokenizer:
             f"{root}: no tokenizer.json. Save a fast tokenizer there: "
             f"AutoTokenizer.from_pretrained(...).save_pretrained({str(root)!r})"
         )
-    backend = Tokenizer.from_file(str(file))
     settings = _read_json(root / "tokenizer_config.json")
-    template_file = root / "chat_template.jinja"
-    template = template_file.read_text() if template_file.is_file() else settings.get("chat_template")
+    own = _own(file, settings)
+    if own is not None:
+        ids = (own.token_to_id(settings["eos_token"]), own.token_to_id(settings["pad_token"]))
+        return LightTokenizer(own, eos_ids=_eos_ids(root, ids[0]), pad_id=ids[1], directory=root)
+    full = load_tokenizer(root)
+    backend = getattr(full, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise DataError(f"{root}: {type(full).__name__} is a slow tokenizer; save a fast one (tokenizer.json) there")
     return LightTokenizer(
-        backend,
-        eos_ids=_eos_ids(root, backend, settings),
-        pad_id=_token_id(backend, settings.get("pad_token")),
-        chat_template=template,
-        directory=root,
-    )
+        backend, eos_ids=_eos_ids(root, full.eos_token_id), pad_id=full.pad_token_id,
+        chat_template=full.chat_template, directory=root, full=full,
+    )  # fmt: skip
+
+
+def _own(file: Path, settings: Mapping[str, Any]) -> Tokenizer | None:
+    """The tokenizer if it is one that ``char_tokenizer`` saved: reading it needs no Transformers."""
+    if settings.get("eos_token") != EOS or settings.get("pad_token") != PAD or "added_tokens_decoder" in settings:
+        return None
+    if "add_bos_token" in settings or "chat_template" in settings or file.with_name("chat_template.jinja").is_file():
+        return None
+    backend = _backend(file)
+    special = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+    return None if character_table(backend, special) is None else backend
+
+
+def _backend(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise DataError(f"{file}: not a tokenizer: {error}; save it again") from error
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The tokenizer in the directory ``path`` as Transformers loads it; ``DataError`` if there is none."""
+    from transformers import AutoTokenizer, TokenizersBackend
+
+    root = Path(path)
+    # a directory that says nothing of its kind is read for what tokenizer.json says
+    named = (root / "config.json").is_file() or "tokenizer_class" in _read_json(root / "tokenizer_config.json")
+    kind = AutoTokenizer if named or not (root / "tokenizer.json").is_file() else TokenizersBackend
+    try:
+        return kind.from_pretrained(str(root), local_files_only=True)
+    except Exception as error:  # a broken file raises whatever the library's code meets
+        raise DataError(f"model {str(path)!r}: holds no tokenizer that can be loaded: {error}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -162,23 +273,17 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         return dict(json.loads(path.read_text()))
-    except (json.JSONDecodeError, ValueError) as error:
+    except (json.JSONDecodeError, ValueError, TypeError) as error:
         raise DataError(f"{path}: not a JSON object: {error}") from error
 
 
-def _token_id(backend: Tokenizer, token: Any) -> int | None:
-    if isinstance(token, Mapping):  # an AddedToken in older files
-        token = token.get("content")
-    return None if token is None else backend.token_to_id(token)
-
-
-def _eos_ids(root: Path, backend: Tokenizer, settings: Mapping[str, Any]) -> set[int]:
+def _eos_ids(root: Path, own: int | None) -> set[int]:
     """The generation config's ids (or the model config's), and the tokenizer's own eos."""
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        ids = _read_json(root / name).get("eos_token_id")
+        settings = _read_json(root / name)
+        ids = settings.get("eos_token_id", (settings.get("text_config") or {}).get("eos_token_id"))
         if ids is not None:
             found.update([ids] if isinstance(ids, int) else ids)
             break
-    own = _token_id(backend, settings.get("eos_token"))
     return found | ({own} if own is not None else set())
