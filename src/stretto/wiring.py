@@ -16,6 +16,7 @@ from stretto.cluster.env import DelayedEnvironment, ModelledEnvironment
 from stretto.cluster.learner import ModelledLearner
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules
+from stretto.control.version import may_pin
 from stretto.control.view import View
 from stretto.envs.base import Environment, Task
 from stretto.envs.build import build_environment, scoring_imports
@@ -224,7 +225,7 @@ def _workers(
     spec: dict[str, Any] = {
         "model_dir": str(model_dir), "threads": config.workers.threads, "seed": config.seed, "eos_ids": eos_ids,
         "engine": config.engine, "config": config, "max_steps": max_steps, "canary": config.eval.canary,
-        "own_cores": config.workers.own_cores,
+        "own_cores": config.workers.own_cores, "keep_versions": may_pin(config),
     }  # fmt: skip
     if job.virtual or config.workers.kind == "inline":
         import torch
@@ -236,7 +237,7 @@ def _workers(
         job.says("loading the model")
         inline: list[EngineHandle] = [
             InlineEngine(n, build_engine(model_dir, config.engine, config.seed, eos_ids,
-                                         keep_initial=config.eval.canary), log, costs,
+                                         keep_initial=config.eval.canary, keep_versions=may_pin(config)), log, costs,
                          config.engine.steps_per_advance)
             for n in names
         ]  # fmt: skip

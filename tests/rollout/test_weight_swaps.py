@@ -125,7 +125,7 @@ def test_abort_returns_what_runs_and_keeps_the_queue() -> None:
     assert set(out[2].versions.tolist()) == {1}
 
 
-def test_pinned_requests_go_on_under_their_version_until_release() -> None:
+def test_pinned_requests_go_on_under_their_version_until_it_is_freed() -> None:
     weights = {0: BASE, 1: perturbed(BASE, 6), 2: perturbed(BASE, 7)}
     eng = engine(build_model(), slots=6)
     for version in range(3):
@@ -140,9 +140,12 @@ def test_pinned_requests_go_on_under_their_version_until_release() -> None:
     later = np.concatenate([PROMPT, out[0].tokens]).astype(np.int32)[:30]
     eng.add([request(40, later, 5, version=0, trajectory=0)])
     assert set(run(eng)[40].versions.tolist()) == {0}
-    eng.release([0])
-    assert eng.versions_held() == [0, 1, 2]  # trajectory 1 still needs version 0
-    eng.release([1, 10, 11])
+    eng.add([request(42, later, 5, version=1)])
+    eng.free([1, 2])
+    assert eng.versions_held() == [0, 1, 2], "a request that is here needs version 1, and 2 is the newest"
+    run(eng)
+    assert eng.versions_held() == [0, 2]
+    eng.free([0])
     assert eng.versions_held() == [2]
     with pytest.raises(StrettoError, match="pinned to version 0"):
         eng.add([request(41, later, 5, version=0)])
@@ -155,8 +158,19 @@ def test_pin_also_holds_the_version_of_requests_that_named_none() -> None:
     eng.load(1, perturbed(BASE, 8), "pin")
     assert_same(run(eng)[0], alone(0, BASE, 0))
     assert eng.versions_held() == [0, 1]
-    eng.release([0])
+    eng.free([0])
     assert eng.versions_held() == [1]
+
+
+def test_an_engine_that_keeps_versions_serves_one_that_nobody_has_asked_for_yet() -> None:
+    eng = engine(build_model(), keep_versions=True)
+    for version in (1, 2):
+        eng.load(version, perturbed(BASE, version), "keep")
+    eng.add([request(0, PROMPT, 12, version=0)])
+    assert_same(run(eng)[0], alone(0, BASE, 0))
+    assert eng.versions_held() == [0, 1, 2]
+    eng.free([0, 1])
+    assert eng.versions_held() == [2]
 
 
 def test_a_subset_of_the_weights_changes_only_that_subset() -> None:

@@ -156,6 +156,8 @@ class Chaos:
     hang: float = 0.0
     absent: float = 0.0
     group_size: int = 2
+    early: float = 0.0
+    """Longest wait before the first token."""
 
 
 class ChaoticEnvironment(ModelledEnvironment):
@@ -170,6 +172,8 @@ class ChaoticEnvironment(ModelledEnvironment):
         transcript = client.transcript()
         rng = random.Random(f"{c.seed}/{transcript.trajectory}")
         transcript.observe(task.prompt)
+        if c.early:
+            await client.sleep(c.early * client.uniform(0), "reset")
         for _ in range(rng.randint(1, c.turns)):
             await client.generate(transcript, max_new_tokens=rng.randint(1, 12))
             base = 30.0 * c.spread / (1 + task.index) if rng.random() < c.order else 0.01 * task.index
@@ -232,6 +236,7 @@ class Wired:
             "RunStart", format=FORMAT, mode="simulate", seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
             prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=c.max_steps,
             engines=c.engine.count, slots=c.engine.slots, in_flight=mode, version=0, step=0,
+            rules={"version": c.control.version.name},
         )  # fmt: skip
         for at, engine, back in self.kills:
             loop.call_later(at, engines[engine].kill, back)
@@ -265,8 +270,12 @@ def fuzz_case(seed: int, out: Path) -> Wired:
         seed, order=rng.choice([0.0, 0.5, 1.0]), turns=rng.choice([1, 3]), spread=rng.choice([0.1, 1.0]),
         fail=0.05 if faulty else 0.0, hang=0.01 if faulty else 0.0, absent=0.03 if faulty else 0.0, group_size=size,
     )  # fmt: skip
+    more = random.Random(f"pin {seed}")
+    if mode != "pin" and more.random() < 0.3:
+        settings.append("control.version.name=pinned")
+    chaos.early = more.choice([0.0, 0.0, 2.0, 20.0])
     kills = []
-    if mode != "pin" and rng.random() < 0.5:
+    if mode != "pin" and "control.version.name=pinned" not in settings and rng.random() < 0.5:
         for _ in range(rng.randint(1, 5)):
             kills.append((rng.uniform(0, 60), rng.randrange(engines), rng.choice([0.5, 20.0])))
     return Wired(configure(*settings), out, chaos, kills)

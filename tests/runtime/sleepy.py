@@ -5,7 +5,18 @@ from __future__ import annotations
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.base import Client, Task
 from stretto.envs.verifiers import Score
-from stretto.trajectory import Ints
+from stretto.trajectory import Ints, Trajectory
+
+
+class Early(Arithmetic):
+    """Waits before the first token, as an environment does that is reset first; some rollouts fail at their end."""
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        await client.sleep(8.0 * client.uniform(7), "reset")
+        trajectory = await super().rollout(client, task)
+        if client.uniform(8) < 0.2:
+            raise RuntimeError("it failed late")
+        return trajectory
 
 
 class Sleepy(Arithmetic):

@@ -58,6 +58,7 @@ class Engine:
         self.store = WeightStore(self.fd, size)
         self.wire = Wire()
         spec = {"threads": 1, "slot_bytes": size, "model_dir": str(model), "seed": 0, "eos_ids": (1,), "canary": True,
+                "keep_versions": False,
                 "engine": EngineConfig(slots=4, max_tokens=64, steps_per_advance=1)}  # fmt: skip
         self.process = _EngineProcess(self.wire, self.fd, spec)  # type: ignore[arg-type]
 

@@ -64,7 +64,7 @@ class Desk:
         self.staging: dict[int, asyncio.Future[Staging]] = {}
         self.publisher = Publisher(
             {e.name: e for e in self.engines}, rule or EveryStep(), self.view, self.log, Waits(self.log, 30.0),
-            Deadlines(**deadlines), in_flight, set, lambda version, staged, start: None, lambda: None,
+            Deadlines(**deadlines), in_flight, lambda version, staged, start: None, lambda: None,
             self.failures.append,
         )  # fmt: skip
 

@@ -63,7 +63,7 @@ class ModelledEngine:
     """Slots, virtual token counter, FIFO queue. The owner tells it the time; times never go back."""
 
     __slots__ = (
-        "_a", "_b", "_heap", "_in_flight", "_loads", "_prefill_s", "_slots", "_starts", "_time", "_v",
+        "_a", "_b", "_freed", "_heap", "_in_flight", "_loads", "_prefill_s", "_slots", "_starts", "_time", "_v",
         "decoded", "first", "prefilled", "rows", "steps", "waiting",
     )  # fmt: skip
 
@@ -81,6 +81,7 @@ class ModelledEngine:
         self.first: list[int] = []
         """Requests that got their first token since the owner last took them."""
         self._loads: list[tuple[float, int]] = []  # (V at the load, version)
+        self._freed: set[int] = set()
         self.decoded = self.steps = 0.0
         self.prefilled = 0
 
@@ -118,6 +119,8 @@ class ModelledEngine:
 
     def _load_of(self, version: int) -> int:
         """Loads up to and with the last one of this version."""
+        if version in self._freed:
+            raise InvariantError(f"a request is pinned to version {version}, which was freed")
         for loads in range(len(self._loads), 0, -1):
             if self._loads[loads - 1][1] == version:
                 return loads
@@ -165,6 +168,10 @@ class ModelledEngine:
             self.prefilled += context
         self._loads.append((self._v, version))
         return aborted
+
+    def free(self, versions: Sequence[int]) -> None:
+        """Weights that a real engine would drop now."""
+        self._freed.update(versions)
 
     def abort(self, ids: list[int]) -> None:
         """Requests that nobody needs any more."""

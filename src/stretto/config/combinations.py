@@ -46,10 +46,12 @@ def _pipeline(c: RunConfig) -> Iterator[str]:
 
 def _workers(c: RunConfig) -> Iterator[str]:
     restart = c.workers.on_engine_crash == "restart"
-    if restart and c.control.in_flight == "pin":
+    chosen = {"control.in_flight = 'pin'": c.control.in_flight == "pin",
+              "control.version.name = 'pinned'": c.control.version.name == "pinned"}  # fmt: skip
+    for setting in (setting for setting, pins in chosen.items() if pins and restart):
         yield (
-            "workers.on_engine_crash = 'restart' can't go with control.in_flight = 'pin': a restarted engine has "
-            "lost the versions that its trajectories are pinned to. Use 'stop'"
+            f"workers.on_engine_crash = 'restart' can't go with {setting}: a restarted engine has lost the versions "
+            "that its trajectories are pinned to. Use 'stop': a resumed run plays them anew"
         )
     if c.workers.kind == "inline":
         if restart:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stretto.config.schema import RunConfig
 from stretto.control.hooks import VERSION
 from stretto.control.view import View
+
+
+def may_pin(config: RunConfig) -> bool:
+    """May a group be promised a version? Then engines hold each one until nobody can ask for it."""
+    return config.control.in_flight == "pin" or config.control.version.name != "latest"
 
 
 @VERSION.register("latest")

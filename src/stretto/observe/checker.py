@@ -6,7 +6,8 @@ pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds
 * conservation: submitted = open + trained + rejected + filtered + failed + cancelled, each trajectory ends once;
 * groups train whole, in one step, with a reward each; a rewarded member leaves only with its whole group;
 * versions: published ones consecutive, non-decreasing inside a trajectory and on a worker, nothing sampled from a
-  version that wasn't published, loaded by its own engine and not yet released; a pinned trajectory has one;
+  version that wasn't published, loaded by its own engine and not yet released; a pinned trajectory has one, which is
+  there from its submission to its end;
 * a group starts at the version that its engine holds, and no more are outstanding than admission allows;
 * staleness: total = generation + waiting, in integers, equal to the recount; no token over the lag bound;
 * each turn gets its first token, each request at most one; what an environment ends it has started; nothing starts
@@ -111,7 +112,8 @@ class Checker(WorkRules, StepRules, WorkerRules):
         s.lag_bound, s.slots = event["lag_bound"], event.get("slots")
         s.batch, s.group_size = event.get("prompts_per_step"), event.get("group_size")
         s.max_steps, s.tasks = event.get("max_steps"), event.get("tasks")
-        s.pinned, s.rules = event.get("in_flight") == "pin", event.get("rules", {})
+        s.rules = event.get("rules", {})
+        s.pinned = event.get("in_flight") == "pin" or s.rules.get("version") == "pinned"
         if s.rules.get("admission") in PACING:
             s.cap = int((event["depth"] + 1) * event["prompts_per_step"])
         s.version = s.published = event["version"]
@@ -165,7 +167,7 @@ class Checker(WorkRules, StepRules, WorkerRules):
         s = self.state
         if s.engines_changed:  # one that was on its way up may have kept both
             return
-        if s.to_release and not s.pinned and s.rules.get("version", "latest") == "latest":
+        if s.to_release and not s.pins and s.rules.get("version", "latest") == "latest":
             self.bad(f"version {some(s.to_release)} was never released")
         for worker in s.engines.values():
             if worker.announced is not None:

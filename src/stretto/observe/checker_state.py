@@ -101,6 +101,8 @@ class State:
     slots: int | None = None
     pinned: bool = False
     """each trajectory keeps the version that its engine held at its start"""
+    pins: bool = False
+    """some group was pinned to a version"""
     rules: dict[str, str] = field(default_factory=dict)
     """names of the control rules, by hook; a log may not tell them"""
     batch: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stretto.observe.checker_state import ENDINGS, SLACK_S, Event, Group, Open, Rules, some
+from stretto.observe.checker_state import ENDINGS, SLACK_S, Engine, Event, Group, Open, Rules, some
 
 
 class WorkRules(Rules):
@@ -43,7 +43,22 @@ class WorkRules(Rules):
                 self.bad(f"dispatched at version {version}; {engine.name} holds {engine.held}")
             else:
                 engine.announced = version  # it has loaded this and its Loaded comes next
-        return Group(event["group"], version, engine, pin=version if s.pinned else None)
+        return Group(event["group"], version, engine, pin=self._pin(event, version, engine))
+
+    def _pin(self, event: Event, version: int | None, engine: Engine) -> int | None:
+        """The version to which the event pins its group. ``version``: the one that pinning rules must name."""
+        s = self.state
+        pin: int | None = event.get("pin", version if s.pinned else None)
+        if pin is None:
+            return None
+        s.pins = True
+        if s.pinned and pin != version:
+            self.bad(f"group {event['group']} is pinned to version {pin}, not to {version}")
+        if pin in s.released:
+            self.bad(f"group {event['group']} is pinned to version {pin}, which was released")
+        elif pin not in engine.loaded and engine.announced != pin:
+            self.bad(f"group {event['group']} is pinned to version {pin}, which {engine.name} has not loaded")
+        return pin
 
     def _replaces(self, event: Event, group: Group) -> None:
         lost = event["replaces"]
@@ -53,6 +68,8 @@ class WorkRules(Rules):
             self.bad(f"dispatched at version {event['version']}; group {group.id} was at {group.version}")
         if event["engine"] != group.engine.name:
             self.bad(f"on {event['engine']}; group {group.id} runs on {group.engine.name}")
+        if self._pin(event, group.pin, group.engine) != group.pin:
+            self.bad(f"pinned to version {event['pin']}; group {group.id} is to {group.pin}")
         if group.over or group.id in self.state.ready:
             self.bad(f"group {group.id} runs no longer")
 
@@ -76,7 +93,7 @@ class WorkRules(Rules):
         # at its old version it goes on from its saved tokens; at a new one it starts from scratch
         goes_on = version == group.version
         group.engine, group.version, group.resting = engine, version, False
-        group.pin = engine.held if s.pinned else None
+        group.pin = self._pin(event, engine.held, engine)
         for traj in members:
             known = self.find(traj)
             if known is None:

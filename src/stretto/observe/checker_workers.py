@@ -52,7 +52,7 @@ class WorkerRules(Rules):
         for worker in s.engines.values():
             if worker.held == version and worker.active:
                 self.bad(f"version {version} is released while {worker.name} serves it")
-        if s.pinned:
+        if s.pins:
             for id, known in s.open.items():
                 if known.pin == version and not known.done:
                     self.bad(f"version {version} is released while trajectory {id} is pinned to it")

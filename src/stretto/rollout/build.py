@@ -13,11 +13,12 @@ from stretto.rollout.engine import TorchEngine
 
 
 def build_engine(
-    model_dir: str | Path, config: EngineConfig, seed: int, eos_ids: Sequence[int], *, keep_initial: bool = False
-) -> TorchEngine:
+    model_dir: str | Path, config: EngineConfig, seed: int, eos_ids: Sequence[int], *, keep_initial: bool = False,
+    keep_versions: bool = False,
+) -> TorchEngine:  # fmt: skip
     """The engine that ``config`` describes, without a version until its first ``load``."""
     model = load_policy(model_dir, getattr(torch, config.dtype))
     return TorchEngine(
         model, slots=config.slots, max_tokens=config.max_tokens, eos_ids=eos_ids, seed=seed, forward=config.forward,
-        keep_initial=keep_initial,
+        keep_initial=keep_initial, keep_versions=keep_versions,
     )  # fmt: skip

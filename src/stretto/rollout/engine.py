@@ -23,7 +23,8 @@ class TorchEngine:
     ``slots`` rows of ``max_tokens`` tokens decode together. ``eos_ids`` end every completion. ``forward``:
     ``fast`` (own kernels for Llama-like models), ``transformers`` (the model's own forward), ``auto``.
     The engine owns ``model`` from now on; the fast path copies its weights. It serves nothing before the first
-    ``load``, unless ``version`` names what the model holds. ``keep_initial`` enables ``distance_to_initial``.
+    ``load``, unless ``version`` names what the model holds. ``keep_initial`` enables ``distance_to_initial``;
+    ``keep_versions`` holds each version until ``free``, for requests that name one and are yet to come.
 
     The same request gives the same tokens alone, batched, paused, moved, or aborted and continued: exactly in
     float64 (log-probabilities within 1e-10). In float32 rounding depends on the batch: log-probabilities agree
@@ -35,6 +36,7 @@ class TorchEngine:
     def __init__(
         self, model: Any, *, slots: int, max_tokens: int, eos_ids: Sequence[int], seed: int, forward: str = "auto",
         dtype: torch.dtype | str | None = None, version: int | None = None, keep_initial: bool = False,
+        keep_versions: bool = False,
     ) -> None:  # fmt: skip
         if slots < 1 or max_tokens < 2:
             raise ConfigError(f"engine: slots = {slots}, max_tokens = {max_tokens}; need at least 1 and 2")
@@ -45,7 +47,7 @@ class TorchEngine:
             raise ConfigError(f"engine: eos ids {outside} are outside the vocabulary of {weights.vocab}")
         self.seed = seed
         self.slots, self.max_tokens, self.vocab = slots, max_tokens, weights.vocab
-        self._held = HeldVersions(weights, keep_initial)
+        self._held, self._keeps = HeldVersions(weights, keep_initial), keep_versions
         self._batch = Scheduler(self._held, slots, max_tokens, seed, eos_ids)
         self._report = Report()  # what the next ``advance`` has to tell already
         if version is not None:
@@ -177,9 +179,9 @@ class TorchEngine:
         self._batch.collect()
         return out
 
-    def release(self, trajectories: Sequence[int]) -> None:
-        """These trajectories are over: versions held for them may go."""
-        self._held.unpin(trajectories)
+    def free(self, versions: Sequence[int]) -> None:
+        """Nobody will ask for these versions any more: they may go once no request here needs them."""
+        self._held.free(versions)
         self._batch.collect()
 
     # -- steps --------------------------------------------------------------------------------------------
@@ -271,14 +273,14 @@ class TorchEngine:
 
         ``in_flight`` rules requests that have started and name no version: ``keep`` (their cache stays),
         ``reprefill`` (their cache is computed anew), ``drain`` (there must be none), ``abort`` (all that have
-        started come back, pinned ones too), ``pin`` (they go on under their version, which is held until their
-        trajectory is released). A request that names a version always keeps it. Raises ``WeightsError`` for
+        started come back, pinned ones too), ``pin`` (they go on under their version, which is held until it is
+        freed). A request that names a version always keeps it. Raises ``WeightsError`` for
         unknown names or wrong shapes, ``StrettoError`` for a version that goes back while requests are here;
         nothing has changed then.
         """
         if in_flight not in IN_FLIGHT_MODES:
             raise ConfigError(f"engine: in_flight = {in_flight!r}; {nearest(in_flight, IN_FLIGHT_MODES)}")
-        if self.version is not None and version <= self.version and (self._batch.jobs or self._held.pinned()):
+        if self.version is not None and version <= self.version and (self._batch.jobs or self._held.kept):
             raise WeightsError(f"engine: version {version} can't follow {self.version} while requests are here")
         self._held.newest.check(weights)
         started = [job for job in self._batch.jobs.values() if job.started]
@@ -292,11 +294,9 @@ class TorchEngine:
             aborted = [(job.request.id, self._batch.take(job, "aborted")) for job in started]
             started = []
         moving = [job for job in started if job.request.version is None and in_flight != "pin"]
-        for job in started if in_flight == "pin" else ():
-            self._held.pin(job.request.trajectory, job.version or 0)
         changed = {job.request.id for job in moving}
         staying = {job.version for i, job in self._batch.jobs.items() if i not in changed}
-        self._held.advance(version, weights, self.version in staying | self._held.pinned())
+        self._held.advance(version, weights, self.version in staying, self._keeps or in_flight == "pin")
         for job in moving:
             job.version = version
         if in_flight == "reprefill":

@@ -1,4 +1,4 @@
-"""The weights that an engine holds: the newest version, and older ones for as long as somebody is pinned to them."""
+"""The weights that an engine holds: the newest version, and older ones for as long as somebody needs them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from stretto.models.forward import Forward
 
 
 class HeldVersions:
-    """``newest`` serves unpinned requests. A trajectory stays pinned until ``release``."""
+    """``newest`` serves unpinned requests. A version that was kept stays until ``free``, and any for as long as a
+    request samples from it."""
 
     def __init__(self, newest: Forward, keep_initial: bool) -> None:
         self.newest = newest
         self.version: int | None = None
         self._older: dict[int, Forward] = {}
-        self._pins: dict[int, int] = {}
+        self._kept: set[int] = set()
         self._keep_initial = keep_initial
         self._initial: dict[str, Tensor] | None = None
 
@@ -30,9 +31,12 @@ class HeldVersions:
         if self._keep_initial:
             self._initial = {name: value.clone() for name, value in self.newest.parameters().items()}
 
-    def advance(self, version: int, weights: Mapping[str, Any], keep_old: bool) -> None:
-        """Make ``version`` the newest; ``keep_old`` holds a copy of the one before (see ``collect``)."""
-        if keep_old and self.version is not None:
+    def advance(self, version: int, weights: Mapping[str, Any], needed: bool, keep: bool) -> None:
+        """Make ``version`` the newest. A copy of the one before stays while a request needs it (``needed``: one does),
+        or until it is freed (``keep``)."""
+        if keep and self.version is not None:
+            self._kept.add(self.version)
+        if (keep or needed) and self.version is not None:
             self._older[self.version] = self.newest
             self.newest = self.newest.clone()
         self.newest.copy_in(weights)
@@ -49,25 +53,21 @@ class HeldVersions:
         if version not in self.versions():
             raise StrettoError(
                 f"engine: request {request} is pinned to version {version}, but only {self.versions()} are held; "
-                "publish it first, or don't release its trajectory before it ends"
+                "publish it first, or don't free it before the last request that names it has ended"
             )
 
     def versions(self) -> list[int]:
         """Held versions, ascending."""
         return sorted([*self._older, *([] if self.version is None else [self.version])])
 
-    def pin(self, trajectory: int, version: int) -> None:
-        """Hold ``version`` until ``trajectory`` is released."""
-        self._pins[trajectory] = version
+    def free(self, versions: Iterable[int]) -> None:
+        """The owner needs these no longer."""
+        self._kept.difference_update(versions)
 
-    def unpin(self, trajectories: Iterable[int]) -> None:
-        """These trajectories need no version any more."""
-        for trajectory in trajectories:
-            self._pins.pop(trajectory, None)
-
-    def pinned(self) -> set[int]:
-        """Versions that some trajectory is pinned to."""
-        return set(self._pins.values())
+    @property
+    def kept(self) -> bool:
+        """Is any version kept for the owner?"""
+        return bool(self._kept)
 
     @property
     def holds_older(self) -> bool:
@@ -75,8 +75,8 @@ class HeldVersions:
         return bool(self._older)
 
     def collect(self, in_use: set[int]) -> None:
-        """Free older versions that nobody uses or is pinned to."""
-        for version in set(self._older) - in_use - self.pinned():
+        """Drop older versions that are neither kept nor in use."""
+        for version in set(self._older) - in_use - self._kept:
             del self._older[version]
 
     def checksum(self) -> str:

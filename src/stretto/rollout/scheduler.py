@@ -35,8 +35,6 @@ class Scheduler:
 
     def enqueue(self, job: Job) -> None:
         """Queue a job; one that had a slot elsewhere comes first."""
-        if job.request.version is not None:
-            self.held.pin(job.request.trajectory, job.request.version)
         self.jobs[job.request.id] = job
         if job.started:
             self.queue.appendleft(job)
@@ -79,7 +77,7 @@ class Scheduler:
         return [job.request.id for job in fresh if id(job) not in broken]
 
     def collect(self) -> None:
-        """Free versions that neither a request nor a trajectory needs."""
+        """Free versions that nobody needs."""
         if self.held.holds_older:
             self.held.collect({job.version for job in self.jobs.values() if job.version is not None})
 

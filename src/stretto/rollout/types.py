@@ -128,8 +128,8 @@ class Engine(Protocol):
         """Swap to ``version`` between two steps; returns what the swap aborted (mode ``abort``)."""
         ...
 
-    def release(self, trajectories: Sequence[int]) -> None:
-        """These trajectories are over: versions pinned for them may go."""
+    def free(self, versions: Sequence[int]) -> None:
+        """Nobody will ask for these versions any more."""
         ...
 
 

@@ -14,11 +14,12 @@ RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, dept
                max_steps, tasks (null: no end), engines, slots, in_flight, rules {hook: name}, version, step,
                late_lifetime? (steps; the objective takes late rewards)
 Resumed        version, step, max_steps, tasks: the log goes on from a checkpoint; all workers are new
-Restarted      group, traj [open ids], engine, version: an unfinished group goes on after Resumed;
+Restarted      group, traj [open ids], engine, version, pin?: an unfinished group goes on after Resumed;
                from its saved tokens (version as before) or from scratch (version = now)
 WorkerUp       worker
 WorkerDown     worker, reason
-Submitted      group, task (position in the data), traj [ids], engine, version (dispatch version), replaces?
+Submitted      group, task (position in the data), traj [ids], engine, version (dispatch version), replaces?,
+               pin? (the version that alone serves these; none: whatever the engine holds, token by token)
 FirstToken     engine, traj [ids], request [of each, its number in its trajectory]: the loop learnt that these requests
                have a token
 TurnDone       traj, start, tokens, versions [[v, n], ...]: a turn that another one follows

@@ -100,9 +100,7 @@ class Feeder:
             if name is None:
                 return
             engine = self._engines[name]
-            pin = p.rules.version.assign(p.view, name)
-            if pin is None and self._c.control.in_flight == "pin":
-                pin = engine.version
+            pin = self.pin_on(engine)
             version = pin if pin is not None else engine.version
             if version is None or (pin is not None and admits(p.view, version) <= 0):
                 return
@@ -110,6 +108,11 @@ class Feeder:
             self.next_task += 1
             self.groups.start(task, engine, version, pin)
             started += 1
+
+    def pin_on(self, engine: EngineHandle) -> int | None:
+        """The version to which a group that starts on this engine now is pinned, if it is."""
+        pin = self._p.rules.version.assign(self._p.view, engine.name)
+        return engine.version if pin is None and self._c.control.in_flight == "pin" else pin
 
     def _change_roles(self) -> None:
         p = self._p

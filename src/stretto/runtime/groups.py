@@ -67,8 +67,9 @@ class Groups:
         """Submit a group: all its members start now."""
         group = RunningGroup(task.index, task, version, engine, pin, created=self._limits.size)
         ids = [group.id * MEMBERS + k for k in range(self._limits.size)]
-        self._log.emit("Submitted", group=group.id, task=task.index, traj=ids, engine=engine.name, version=version)
         self._open(group)
+        self._log.emit("Submitted", group=group.id, task=task.index, traj=ids, engine=engine.name, version=version,
+                       **_pin(group))  # fmt: skip
         for trajectory in ids:
             self._start_member(group, trajectory, ())
 
@@ -85,8 +86,9 @@ class Groups:
     ) -> None:
         """Go on with a group of a checkpoint: ``done`` members are finished, ``open_`` ones replay what they had."""
         group = RunningGroup(task.index, task, version, engine, pin, replaced=replaced, created=created)
-        self._log.emit("Restarted", group=group.id, traj=list(open_), engine=engine.name, version=version)
         self._open(group)
+        self._log.emit("Restarted", group=group.id, traj=list(open_), engine=engine.name, version=version,
+                       **_pin(group))  # fmt: skip
         for trajectory in done:
             client = self._make_client(trajectory.id, group.id, engine, pin, ())
             tokens = trajectory.policy_tokens
@@ -95,6 +97,8 @@ class Groups:
             self._start_member(group, trajectory_id, replay)
 
     def _open(self, group: RunningGroup) -> None:
+        if group.pin is not None:
+            group.engine.promise(group.pin)
         self.running[group.id] = group
         group.deadlines.append(self._member_deadlines.add(group))
         group.deadline = self._group_deadlines.add(group)
@@ -200,7 +204,8 @@ class Groups:
             trajectory = group.id * MEMBERS + group.created
             group.created += 1
             self._log.emit("Submitted", group=group.id, task=group.task.index, traj=[trajectory],
-                           engine=group.engine.name, version=group.version, replaces=member.trajectory)  # fmt: skip
+                           engine=group.engine.name, version=group.version, replaces=member.trajectory,
+                           **_pin(group))  # fmt: skip
             self._start_member(group, trajectory, ())
             group.deadlines.append(self._member_deadlines.add(group))
         else:
@@ -215,8 +220,6 @@ class Groups:
         member.over = True
         group.open -= 1
         self._ended()
-        if group.pin is not None:
-            group.engine.release([member.trajectory])
 
     def _members_late(self, group: RunningGroup) -> None:
         """Members that have run for ``rollout_s`` fail; they aren't replaced, their time is gone."""
@@ -248,11 +251,17 @@ class Groups:
             self._member_deadlines.drop(key)
         self._group_deadlines.drop(group.deadline)
 
+    def _redeem(self, group: RunningGroup) -> None:
+        """No member of the group will sample again."""
+        if group.pin is not None and not group.engine.failed.done():
+            group.engine.redeem(group.pin)
+
     def _maybe_close(self, group: RunningGroup) -> None:
         if group.open or group.id not in self.running:
             return
         self._stop_deadlines(group)
         del self.running[group.id]
+        self._redeem(group)
         valid = [m.result for m in group.members if m.result is not None]
         valid.sort(key=_id)
         if len(valid) < self._limits.least_valid:
@@ -292,4 +301,10 @@ class Groups:
                     tokens += member.result.policy_tokens
             self._log.emit("TrajEnd", traj=ids, ending="cancelled", reason=reason, tokens=tokens, group=group.id,
                            group_over=True)  # fmt: skip
+            self._redeem(group)
         self.running.clear()
+
+
+def _pin(group: RunningGroup) -> dict[str, int]:
+    """What an event says of a pinned group."""
+    return {} if group.pin is None else {"pin": group.pin}

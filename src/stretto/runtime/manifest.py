@@ -67,6 +67,8 @@ class SavedGroup:
     id: int
     version: int
     prompt: str | None
+    pin: int | None
+    """The one version that served it; its weights are gone now."""
     replaced: int
     created: int
     done: list[Trajectory]
@@ -145,7 +147,7 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
         done += finished
         running.append(
             {"id": group.id, "version": group.version, "replaced": group.replaced, "created": group.created,
-             "done": len(finished), "open": open_members, "prompt": prompt_of(group.task)}
+             "done": len(finished), "open": open_members, "prompt": prompt_of(group.task), "pin": group.pin}
         )  # fmt: skip
     manifest = {
         "format": FORMAT,
@@ -312,5 +314,5 @@ def _late(path: Path, entries: list[dict[str, Any]], untrained: list[Trajectory]
 def _saved_group(entry: dict[str, Any], done: list[Trajectory], partials: list[Completion]) -> SavedGroup:
     finished = [done.pop(0) for _ in range(entry["done"])]
     open_ = {m["trajectory"]: [partials.pop(0) for _ in range(m["completions"])] for m in entry["open"]}
-    return SavedGroup(entry["id"], entry["version"], entry.get("prompt"), entry["replaced"], entry["created"], finished,
-                      open_)  # fmt: skip
+    return SavedGroup(entry["id"], entry["version"], entry.get("prompt"), entry.get("pin"), entry["replaced"],
+                      entry["created"], finished, open_)  # fmt: skip

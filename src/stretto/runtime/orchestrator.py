@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+from stretto.control.version import may_pin
 from stretto.errors import StrettoError, WorkerError
 from stretto.runtime.feeder import Feeder
 from stretto.runtime.manifest import Restored
@@ -40,9 +41,10 @@ class Orchestrator:
         self._publisher = Publisher(
             self._engines, parts.rules.publish, parts.view, parts.log, parts.waits, self._c.deadlines,
             self._c.control.in_flight,
-            lambda: {g.pin for g in self._feeder.groups.running.values() if g.pin is not None}, self._log_published,
-            self._feeder.wake, self.fail,
+            self._log_published, self._feeder.wake, self.fail,
         )  # fmt: skip
+        for engine in parts.engines:
+            engine.keeps = may_pin(self._c)
         self._trainer = Trainer(parts, self._feeder, self._publisher)
 
     def stop(self) -> None:

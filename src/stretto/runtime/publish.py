@@ -46,13 +46,12 @@ class Publisher:
         waits: Waits,
         deadlines: Deadlines,
         in_flight: str,
-        pinned: Callable[[], set[int]],
         published: Callable[[int, Any, float], None],
         changed: Callable[[], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._engines, self._rule, self._view, self._log = engines, rule, view, log
-        self._in_flight, self._pinned, self._published = in_flight, pinned, published
+        self._in_flight, self._published = in_flight, published
         self._changed, self._fatal = changed, fatal
         self._waits, self._warn = waits, not isinstance(asyncio.get_running_loop(), VirtualLoop)
         drains = in_flight == "drain"  # what runs may take to its end before the load begins
@@ -185,6 +184,7 @@ class Publisher:
             return
         self._loading.pop(name, None)
         self._log.emit("Loaded", worker=name, version=loaded.version, mode=self._in_flight, start=loaded.start)
+        self._engines[name].acknowledged(loaded.version)
         self._alive.add(loaded.version)
         if not self._settling:  # once for all engines that load in one turn of the event loop
             self._settling = True
@@ -197,8 +197,8 @@ class Publisher:
         self.kick()
 
     def _release_old(self) -> None:
-        """Log the versions that no engine and no pinned group refers to any more."""
-        used = set(self._view.versions) | self._pinned()
+        """Log the versions that no engine holds any more, neither as its newest one nor for pinned groups."""
+        used = {version for engine in self._engines.values() for version in engine.held}
         used |= {offer.version for offer in self._loading.values()}
         for version in sorted(self._alive - used):
             self._alive.discard(version)

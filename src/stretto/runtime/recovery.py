@@ -71,11 +71,12 @@ def restore_groups(p: Parts, feeder: Feeder, restored: Restored) -> None:
         assert name is not None, "all engines have a version after the first publish"
         engine = engines[name]
         assert engine.version is not None
-        # a pinned trajectory can't go on under another version: it starts over
-        pinned = p.config.control.in_flight == "pin"
-        open_ = {i: [] if pinned else completions for i, completions in saved.open.items()}
+        # a pinned trajectory can't go on under another version: it starts over, promised one that is there
+        pin = None
+        if saved.pin is not None or p.config.control.in_flight == "pin":
+            pin = feeder.pin_on(engine)
+        open_ = {i: [] if saved.pin is not None else completions for i, completions in saved.open.items()}
         fresh = not saved.done and not any(open_.values())
-        pin = engine.version if pinned else None
         feeder.groups.restart(
             task, engine, engine.version if fresh else saved.version, pin, saved.done,
             open_, saved.replaced, saved.created,

@@ -8,11 +8,13 @@ open requests then fail with the same error.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from stretto.errors import InvariantError, WorkerError
 from stretto.pool.columns import Columns
 from stretto.rollout.types import Report, Request, empty_completion
 from stretto.runtime.events import UNLOGGED, EventLog
@@ -127,11 +129,19 @@ class BusyLog:
 class EngineHandle:
     """Base of all engine handles: futures per request, coalesced sending, delivery."""
 
-    __slots__ = ("_futures", "_outbox", "busy", "failed", "log", "more_coming", "name", "on_restart", "version")
+    __slots__ = (
+        "_futures", "_needless", "_outbox", "busy", "failed", "held", "keeps", "log", "more_coming", "name",
+        "on_restart", "version",
+    )  # fmt: skip
 
     def __init__(self, name: str, log: EventLog) -> None:
         self.name = name
         self.version: int | None = None
+        self.keeps = False
+        """Does it hold each version until it is freed? Then groups may be promised one."""
+        self.held: Counter[int] = Counter()
+        """Versions that it holds: how many groups were promised each."""
+        self._needless = -1  # older ones than this can't be promised any more
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.log = log
         self.busy = BusyLog(log, name)
@@ -161,6 +171,33 @@ class EngineHandle:
             loop.call_soon(self._flush)
         self._outbox.append(request)
         return future
+
+    def promise(self, version: int) -> None:
+        """A group will sample from this version alone: hold it until ``redeem`` was called as often, also while nobody
+        asks for it. Versions that come meanwhile, or are on their way, change nothing."""
+        if version not in self.held or not self.keeps:
+            raise InvariantError(
+                f"{self.name} can't promise version {version}: it holds {sorted(self.held)}"
+                + ("" if self.keeps else " and keeps none of them (control.version.name = 'latest')")
+            )
+        self.held[version] += 1
+
+    def redeem(self, version: int) -> None:
+        """A group that was promised this version is over."""
+        self.held[version] -= 1
+        self._free_unused()
+
+    def acknowledged(self, version: int) -> None:
+        """Everybody knows that it holds ``version`` now: nobody will ask for an older one for new groups."""
+        self._needless = version
+        self._free_unused()
+
+    def _free_unused(self) -> None:
+        unused = [version for version, groups in self.held.items() if not groups and version < self._needless]
+        for version in unused:
+            del self.held[version]
+        if unused and self.keeps:
+            self.free(unused)
 
     def deliver(self, finished: Sequence[tuple[int, Completion]]) -> None:
         """Answer requests; answers to requests that were given up are dropped here."""
@@ -205,11 +242,20 @@ class EngineHandle:
     def opened(self, version: int) -> None:
         """The engine holds ``version`` now; requests that waited for its first one leave."""
         self.version = version
+        self.held[version] += 0
         self._flush()
 
     def interrupted(self) -> None:
-        """The engine lost everything: open requests end as aborted without tokens, so that each goes on."""
+        """The engine lost everything: open requests end as aborted without tokens, so that each goes on. But groups
+        that were promised a version can't, and that ends the run."""
         self.version = None
+        if lost := sorted(v for v, groups in self.held.items() if groups):
+            return self.fail(WorkerError(
+                f"{self.name} died, and with it version {', '.join(map(str, lost))}, to which groups are pinned: they "
+                "can't go on. Resume the run (they start over), or let running groups move to newer weights "
+                "(control.version.name = 'latest', control.in_flight other than 'pin')"
+            ))  # fmt: skip
+        self.held.clear()
         self.deliver([(request, empty_completion()) for request in list(self._futures)])
 
     def _flush(self) -> None:
@@ -236,8 +282,8 @@ class EngineHandle:
         """Stop requests whose answers nobody needs."""
         raise NotImplementedError
 
-    def release(self, trajectories: Sequence[int]) -> None:
-        """Trajectories are over: versions pinned for them may go."""
+    def free(self, versions: Sequence[int]) -> None:
+        """Nobody will ask for these versions any more."""
         raise NotImplementedError
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:

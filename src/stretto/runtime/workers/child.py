@@ -118,8 +118,9 @@ class _EngineProcess(_Process):
 
         self.phase(f"loading the model from {spec['model_dir']}")
         self.engine = build_engine(
-            spec["model_dir"], spec["engine"], spec["seed"], spec["eos_ids"], keep_initial=spec["canary"]
-        )
+            spec["model_dir"], spec["engine"], spec["seed"], spec["eos_ids"], keep_initial=spec["canary"],
+            keep_versions=spec["keep_versions"],
+        )  # fmt: skip
         self.steps = spec["engine"].steps_per_advance
         self.pending_load: tuple[int | None, int, Any, str] | None = None
         self.paused = False
@@ -183,8 +184,8 @@ class _EngineProcess(_Process):
             self.engine.add(unpack_requests(message[1]))
         elif kind == "abort":
             self.engine.abort(message[1])
-        elif kind == "release":
-            self.engine.release(message[1])
+        elif kind == "free":
+            self.engine.free(message[1])
         elif kind in ("partials", "pause"):
             self.paused = self.paused or kind == "pause"
             self.answer(pack_completions(list(self.engine.partials().items())))

@@ -60,9 +60,9 @@ class InlineEngine(EngineHandle):
         """Stop requests."""
         self._engine.abort(ids)
 
-    def release(self, trajectories: Sequence[int]) -> None:
-        """Trajectories are over."""
-        self._engine.release(trajectories)
+    def free(self, versions: Sequence[int]) -> None:
+        """Nobody will ask for these versions."""
+        self._engine.free(versions)
 
     async def start(self) -> None:
         """It is there."""

@@ -64,8 +64,9 @@ class ModelledEngineHandle(EngineHandle):
         self._engine.abort(list(ids))
         self._go_on(self._loop.time())
 
-    def release(self, trajectories: Sequence[int]) -> None:
-        """Pinned versions cost nothing here."""
+    def free(self, versions: Sequence[int]) -> None:
+        """Nobody will ask for these versions."""
+        self._engine.free(versions)
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
         """Pause for ``cluster.publish_s``, then go on with the new version."""

@@ -76,9 +76,9 @@ class ProcessEngine(EngineHandle):
         """Stop requests."""
         self._child.post(("abort", ids))
 
-    def release(self, trajectories: Sequence[int]) -> None:
-        """Trajectories are over."""
-        self._child.post(("release", trajectories))
+    def free(self, versions: Sequence[int]) -> None:
+        """Nobody will ask for these versions."""
+        self._child.post(("free", versions))
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
         """Swap weights between two steps; verified by the child against the checksum."""
@@ -162,6 +162,8 @@ class ProcessEngine(EngineHandle):
             return
         self._restarts_left -= 1
         self.interrupted()
+        if self.failed.done():
+            return
         self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     async def _restart(self) -> None:
