@@ -148,7 +148,7 @@ def test_the_start_refuses_what_the_dry_run_refuses_and_goes_on_when_it_must(pla
     assert {p: p.read_bytes() for p in place.run.rglob("*") if p.is_file() and p.name != ".lock"} == before
     launch(_configure(None, ["max_steps=3", "accept_changed=['data']"], place.run), "train", resume=place.run)
     assert not check_run(place.run).violations
-    assert read_events(place.run / "events.jsonl")[-1]["reason"] == "done"
+    assert read_events(place.run)[-1]["reason"] == "done"
     assert "accept_changed = []" in (place.run / "config.toml").read_text(), "it was accepted once"
     with pytest.raises(ConfigError, match="accept_changed is for --resume"):
         check_start(validate({"accept_changed": ["data"]}), "train")

@@ -153,7 +153,7 @@ def test_real_engines_hold_what_was_promised_and_a_resumed_run_plays_it_anew(
     pid = forked(lambda: start(out, model, *more, mode="rehearse"), die_at_event=120)
     assert exit_code(pid) == -signal.SIGKILL
     go_on(out, mode="rehearse")
-    events: list[Event] = read_events(out / "events.jsonl")
+    events: list[Event] = read_events(out)
     assert_clean(events)
     assert events[-1]["reason"] == "done"
     assert of(events, "Restarted")
