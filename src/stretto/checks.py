@@ -247,15 +247,16 @@ def _check_sampling(config: RunConfig) -> None:
 
 def _check_model(config: RunConfig, env: Any, objective: Any) -> None:
     if config.model not in ("tiny", "smollm2"):
-        from stretto.models.resolve import check_directory
+        from stretto.models.resolve import check_directory, check_vocabulary
 
         check_directory(Path(config.model).expanduser())
+        check_vocabulary(Path(config.model).expanduser(), tokenizer_of(config, env))
     size = None
     if config.engine.top_logp or "head" in objective.needs:
         size = _vocabulary(config, env)
     recorded(config, objective, size)
     if config.sampling.stop and config.model != "smollm2":  # its tokens are known when the model is there
-        stop_ids(config.sampling.stop, _tokenizer(config, env))
+        stop_ids(config.sampling.stop, tokenizer_of(config, env))
 
 
 def stop_ids(stop: Iterable[str], tokenizer: Any) -> list[int]:
@@ -276,15 +277,21 @@ def stop_ids(stop: Iterable[str], tokenizer: Any) -> list[int]:
     return found
 
 
-def _tokenizer(config: RunConfig, env: Any) -> Any:
-    from stretto.models.tokenizer import LightTokenizer, char_tokenizer, light_tokenizer
+def tokenizer_of(config: RunConfig, env: Any) -> Any:
+    """The tokenizer that a run would have; None for SmolLM2 as long as it isn't converted (``ConfigError`` if it can't
+    be)."""
+    from stretto.models.tokenizer import alphabet_of, light_char_tokenizer, light_tokenizer
 
+    if config.model == "smollm2":
+        from stretto.models.smollm2 import find_gguf, smollm2_path
+
+        if (smollm2_path() / "model.safetensors").is_file():
+            return light_tokenizer(smollm2_path())
+        find_gguf()
+        return None
     if config.model != "tiny":
         return light_tokenizer(Path(config.model).expanduser())
-    from stretto.models.tiny import alphabet_of
-
-    built = char_tokenizer(alphabet_of(env))
-    return LightTokenizer(built.backend_tokenizer, eos_ids=[built.eos_token_id])
+    return light_char_tokenizer(alphabet_of(env))
 
 
 def _vocabulary(config: RunConfig, env: Any) -> int:
@@ -292,7 +299,7 @@ def _vocabulary(config: RunConfig, env: Any) -> int:
     if config.model == "smollm2":
         return _SMOLLM2_VOCABULARY
     if config.model == "tiny":
-        return int(_tokenizer(config, env).vocab_size)
+        return int(tokenizer_of(config, env).vocab_size)
     return vocabulary_of(Path(config.model).expanduser())
 
 

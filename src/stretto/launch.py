@@ -27,6 +27,7 @@ from stretto.observe.metrics import MetricsWriter
 from stretto.observe.report import write_report
 from stretto.observe.summary import Figures, summarize
 from stretto.observe.trackers import make_trackers
+from stretto.readiness import check_ready
 from stretto.runtime.clock import VirtualLoop, few_collections, run_virtual
 from stretto.runtime.events import FORMAT, EventLog, Listener
 from stretto.runtime.inputs import compare, take
@@ -41,29 +42,34 @@ from stretto.wiring import Job, build_parts, load_environment, peek_environment
 
 def check_start(config: RunConfig, mode: str, resume: Path | None = None) -> Rules:
     """Everything that can be found wrong before anything starts, the run's directory included. Changes nothing."""
-    rules = check(config, mode)
-    _check_accepted(config, resume)
+    rules = _check(config, mode, resume)
     if resume is None:
         rundir.check_new(Path(config.out_dir))
+        rundir.check_free(Path(config.out_dir))
     else:
+        rundir.check_free(Path(config.out_dir))
         restored = _restore(config, mode, resume)
         env, model_dir = peek_environment(config, mode)
         compare(Path(config.out_dir), restored.inputs, take(config, env, model_dir), env, config.accept_changed)
     return rules
 
 
-def _check_accepted(config: RunConfig, resume: Path | None) -> None:
+def _check(config: RunConfig, mode: str, resume: Path | None) -> Rules:
+    """What both a dry run and a start look at before the run's directory."""
+    rules = check(config, mode)
+    check_ready(config, mode)
     if config.accept_changed and resume is None:
         raise ConfigError("accept_changed is for --resume: a new run has nothing that could have changed")
+    return rules
 
 
 def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[str, Any]:
     """Run to the end; returns what ``--json`` prints. ``resume``: a run directory or one of its checkpoints."""
-    rules = check(config, mode)
-    _check_accepted(config, resume)
+    rules = _check(config, mode, resume)
     out = Path(config.out_dir)
     if resume is None:
         rundir.check_new(out)
+        rundir.check_free(out)
         rundir.make(out)
     try:
         with rundir.hold(out):

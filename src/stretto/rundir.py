@@ -9,6 +9,7 @@ import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from stretto.errors import CheckpointError, ConfigError, DataError
 from stretto.runtime.logfile import GZIP, PLAIN, stream_events
@@ -65,18 +66,28 @@ def make(out: Path) -> None:
 def hold(out: Path) -> Iterator[None]:
     """Nobody else may start or go on with a run here meanwhile. The kernel lets go when this process is gone."""
     with open(out / LOCK, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            raise ConfigError(
-                f"{out} is in use: process {holder} runs in it. Wait until it has ended, or end it (kill {holder})"
-            ) from None
+        _take(file, out)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
+
+
+def check_free(out: Path) -> None:
+    """Raise ``ConfigError`` if a process runs in this directory now. Changes nothing."""
+    with contextlib.suppress(FileNotFoundError), open(out / LOCK) as file:
+        _take(file, out)
+
+
+def _take(file: TextIO, out: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        raise ConfigError(
+            f"{out} is in use: process {holder} runs in it. Wait until it has ended, or end it (kill {holder})"
+        ) from None
 
 
 def mode_of(out: Path) -> str | None:

@@ -24,6 +24,7 @@ from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.envs.scoring_waiting import WaitingScoring
 from stretto.errors import ConfigError
 from stretto.learner.old_policy.choice import DURING_ROLLOUT, route_of
+from stretto.models.tokenizer import LightTokenizer, light_tokenizer
 from stretto.objectives import get
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.samples import expected, lines_of, ratios_of, sample_of, spread, write_evaluation, write_samples
@@ -79,7 +80,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
     """Everything that the orchestrator needs, built but not started."""
     config = job.config
     env, model_dir, eos_ids = job.env, job.model_dir, job.eos_ids
-    max_steps, tasks_in_all = _steps(config, env)
+    max_steps, tasks_in_all = steps_of(config, env)
     costs = _costs(config) if job.virtual else None
     scoring = _scoring(job, log)
     sampling = _sampling(job)
@@ -145,11 +146,13 @@ def load_environment(config: RunConfig, mode: str, says: Says) -> tuple[Environm
     """The bound environment, the model's directory (built, converted or the user's) and the ids that end a text."""
     if mode == "simulate":
         return ModelledEnvironment(_costs(config)), None, ()
-    from stretto.models.resolve import resolve_model
+    from stretto.models.resolve import check_vocabulary, resolve_model
 
     env = build_environment(config)
     model_dir = resolve_model(config, env, says)
-    return env, model_dir, _bind(config, env, model_dir, says)
+    tokenizer = light_tokenizer(model_dir)
+    check_vocabulary(model_dir, tokenizer)
+    return env, model_dir, bind(config, env, tokenizer, says)
 
 
 def peek_environment(config: RunConfig, mode: str) -> tuple[Environment, Path | None]:
@@ -161,16 +164,14 @@ def peek_environment(config: RunConfig, mode: str) -> tuple[Environment, Path | 
     env = build_environment(config)
     model_dir = find_model(config, env)
     if model_dir is not None:
-        _bind(config, env, model_dir, lambda line: None)
+        bind(config, env, light_tokenizer(model_dir))
     return env, model_dir
 
 
-def _bind(config: RunConfig, env: Environment, model_dir: Path, says: Says) -> tuple[int, ...]:
-    from stretto.models.resolve import check_vocabulary
-    from stretto.models.tokenizer import light_tokenizer
-
-    tokenizer = light_tokenizer(model_dir)
-    check_vocabulary(model_dir, tokenizer)
+def bind(
+    config: RunConfig, env: Environment, tokenizer: LightTokenizer, says: Says = lambda line: None
+) -> tuple[int, ...]:
+    """Give the environment its tokenizer and let it check its prompts; the ids that end a text."""
     env.bind(tokenizer, config.seed)
     if hasattr(env, "check_prompts"):
         for note in env.check_prompts(config.engine.max_tokens - 1) or ():
@@ -183,7 +184,7 @@ def _bind(config: RunConfig, env: Environment, model_dir: Path, says: Says) -> t
     return tokenizer.eos_ids
 
 
-def _steps(config: RunConfig, env: Environment) -> tuple[int, int | None]:
+def steps_of(config: RunConfig, env: Environment) -> tuple[int, int | None]:
     """Learner steps in all, and tasks in all (None: unbounded): min(max_steps, epochs x batches per epoch)."""
     size = env.epoch_size
     if config.epochs is None:

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from stretto.errors import DataError
-from stretto.models.tokenizer import char_tokenizer, light_tokenizer
+from stretto.models.tokenizer import char_tokenizer, light_char_tokenizer, light_tokenizer
 
 
 def test_characters_round_trip_through_the_saved_files(tmp_path: Path) -> None:
@@ -53,3 +53,27 @@ def test_the_light_reader_imports_neither_torch_nor_transformers(tmp_path: Path)
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_the_light_character_tokenizer_is_the_saved_one(tmp_path: Path) -> None:
+    char_tokenizer("ab+").save_pretrained(tmp_path)
+    saved, light = light_tokenizer(tmp_path), light_char_tokenizer("ab+")
+    assert (light.eos_ids, light.pad_id, light.vocab_size) == (saved.eos_ids, saved.pad_id, saved.vocab_size)
+    assert light.encode("a+b").tolist() == saved.encode("a+b").tolist()
+    assert light.by_character == saved.by_character
+    assert light.decode([2, 0, 4, 1], special=True) == saved.decode([2, 0, 4, 1], special=True)
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "expected"),
+    [("/own", "/shared", "/own"), ("", "/shared", "/shared/stretto"), ("", "relative", "{home}/.cache/stretto"),
+     ("", "", "{home}/.cache/stretto"), ("~/own", "", "{home}/own")],
+)  # fmt: skip
+def test_the_cache_is_where_the_environment_says(
+    own: str, shared: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stretto.models.tiny import cache_root
+
+    monkeypatch.setenv("STRETTO_CACHE", own)
+    monkeypatch.setenv("XDG_CACHE_HOME", shared)
+    assert str(cache_root()) == expected.format(home=Path.home())

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import string
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from stretto.components import options_of
 from stretto.config.sections import WarmStart
 from stretto.errors import ConfigError, DataError
-from stretto.models.tokenizer import LightTokenizer, char_tokenizer, light_tokenizer
+from stretto.models.tokenizer import LightTokenizer, alphabet_of, char_tokenizer, light_tokenizer
 
 Progress = Callable[[str], None]
 RECIPE = 2
@@ -32,13 +31,11 @@ _CHECK_TASKS = 256
 
 
 def cache_root() -> Path:
-    """``$STRETTO_CACHE``, or ``~/.cache/stretto``."""
-    return Path(os.environ.get("STRETTO_CACHE") or Path.home() / ".cache" / "stretto")
-
-
-def alphabet_of(env: Any) -> str:
-    """The characters that the environment uses; printable ASCII if it doesn't say."""
-    return getattr(env, "alphabet", None) or string.printable[:95] + "\n"
+    """``$STRETTO_CACHE``, or ``stretto`` in ``$XDG_CACHE_HOME`` (which must be absolute), or ``~/.cache/stretto``."""
+    if own := os.environ.get("STRETTO_CACHE"):
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "stretto"
 
 
 def cache_key(warm_start: WarmStart, env: Any, seed: int) -> str:

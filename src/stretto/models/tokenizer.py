@@ -7,6 +7,7 @@ files mean here what they mean there; the tiny model's own needs only the packag
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,26 +27,40 @@ PAD, EOS, BOS = "<pad>", "<eos>", "<bos>"
 SpecialTokens = Literal["start", "all", "none"]
 
 
+def alphabet_of(env: Any) -> str:
+    """The characters that the environment uses; printable ASCII if it doesn't say."""
+    return getattr(env, "alphabet", None) or string.printable[:95] + "\n"
+
+
+def light_char_tokenizer(alphabet: str) -> LightTokenizer:
+    """What ``light_tokenizer`` reads from a saved ``char_tokenizer(alphabet)``, without Transformers."""
+    return LightTokenizer(_characters(alphabet, (PAD, EOS)), eos_ids=[1], pad_id=0)
+
+
 def char_tokenizer(alphabet: str, bos: bool = False) -> PreTrainedTokenizerFast:
     """One token per character of ``alphabet``, after pad (id 0) and eos (id 1), and bos if asked for.
 
     A character outside the alphabet has no token: encoding it raises instead of yielding an unknown.
     """
-    from tokenizers import AddedToken, Regex, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=_characters(alphabet, (PAD, EOS, *([BOS] if bos else []))), pad_token=PAD, eos_token=EOS,
+        bos_token=BOS if bos else None, clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+def _characters(alphabet: str, special: tuple[str, ...]) -> Tokenizer:
+    from tokenizers import AddedToken, Regex, pre_tokenizers
 
     if len(set(alphabet)) != len(alphabet):
         raise DataError(f"alphabet {alphabet!r} repeats a character")
-    special = [PAD, EOS, *([BOS] if bos else [])]
     vocabulary = {token: i for i, token in enumerate([*special, *alphabet])}
     backend = Tokenizer(models.WordLevel(vocabulary))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token=PAD, eos_token=EOS, bos_token=BOS if bos else None,
-        clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    return backend
 
 
 class LightTokenizer:
