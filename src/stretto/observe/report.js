@@ -210,7 +210,7 @@ function showSamples(step) {
       const span = html(text, "span", p.mask ? "tok" : "given", p.text);
       if (!p.mask) continue;
       span.style.background = shade(s.version - p.version);
-      const rows = [{ name: "version", value: String(p.version) }, { name: "staleness", value: String(s.version - p.version) },
+      const rows = [{ name: "token", value: String(p.id) }, { name: "version", value: String(p.version) }, { name: "staleness", value: String(s.version - p.version) },
         { name: "log-probability", value: number(p.logp) }, { name: "ratio", value: p.ratio === null ? "not recorded" : number(p.ratio) }];
       for (const kind of ["pointermove", "pointerdown"]) span.addEventListener(kind, (e) => showTip(e, JSON.stringify(p.text), rows));
       span.addEventListener("pointerleave", hideTip);

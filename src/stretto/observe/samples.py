@@ -4,12 +4,13 @@
 
     {"step": 12, "version": 11, "trajectory": 4711, "group": 590, "reward": 1.0 | null, "advantage": 0.7 | null,
      "answer": "42" | null, "pieces": [{"text": "17+25=", "mask": false},
-                {"text": "42", "mask": true, "version": 9, "logp": -0.11, "ratio": 1.03 | null}, ...]}
+                {"text": "42", "mask": true, "id": 53, "version": 9, "logp": -0.11, "ratio": 1.03 | null}, ...]}
 
 ``version`` of the sample is the one that trained it; ``answer`` is the expected one, where the task has one. A piece is
 one token, or several that nothing was sampled for (prompt, tool results: ``mask`` false, no version). ``logp`` is the
 behaviour log-probability, ``ratio`` current over behaviour probability at the start of the step (null: not recorded).
-Joined, the texts are the trajectory.
+Joined, the texts are the trajectory; a character that is several tokens stands at the last of them, ``id`` tells them
+all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from stretto.envs.base import Task
 from stretto.errors import DataError
+from stretto.observe.token_text import part_texts
 from stretto.trajectory import Group, Trajectory
 
 Sample = dict[str, Any]
@@ -45,24 +47,21 @@ def sample_of(
     """A trajectory as readable pieces. ``decode`` turns ids into text; ``ratio`` [T] current over behaviour;
     ``answer``: the expected one."""
     pieces: list[dict[str, Any]] = []
-    mask, n = trajectory.mask, len(trajectory.tokens)
-    at = 0
-    while at < n:
+    mask, ids = trajectory.mask, trajectory.tokens.tolist()
+    ends = [at + 1 for at in range(len(ids)) if mask[at] or at + 1 == len(ids) or mask[at + 1]]
+    for end, text in zip(ends, part_texts(decode, ids, ends), strict=True):
+        at = end - 1
         if not mask[at]:
-            end = at
-            while end < n and not mask[end]:
-                end += 1
-            pieces.append({"text": decode(trajectory.tokens[at:end].tolist()), "mask": False})
-            at = end
+            pieces.append({"text": text, "mask": False})
             continue
         pieces.append({
-            "text": decode([int(trajectory.tokens[at])]),
+            "text": text,
             "mask": True,
+            "id": ids[at],
             "version": int(trajectory.versions[at]),
             "logp": _number(trajectory.logp[at]),
             "ratio": None if ratio is None else _number(ratio[at]),
         })  # fmt: skip
-        at += 1
     return {"step": step, "version": version, "trajectory": trajectory.id, "group": trajectory.group,
             "reward": trajectory.reward, "advantage": advantage, "answer": answer, "pieces": pieces}  # fmt: skip
 
@@ -115,14 +114,25 @@ def write_evaluation(
     ``completion``: texts of the tokens given and sampled) and the expected ``answer``. Returns what it wrote."""
     path = Path(run_dir) / "rollouts" / f"eval-{version:06d}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    samples = [
-        {"version": version, "reward": t.reward, "tokens": t.tokens.tolist(), "mask": t.mask.tolist(), "text": text(t),
-         "prompt": decode(t.tokens[~t.mask].tolist()), "completion": decode(t.tokens[t.mask].tolist()),
-         "answer": expected(task)}
-        for task, t in played
-    ]  # fmt: skip
+    samples = []
+    for task, t in played:
+        given, sampled = _by_role(t, decode)
+        samples.append({
+            "version": version, "reward": t.reward, "tokens": t.tokens.tolist(), "mask": t.mask.tolist(),
+            "text": text(t), "prompt": given, "completion": sampled, "answer": expected(task),
+        })  # fmt: skip
     path.write_bytes(b"".join(orjson.dumps(sample, option=orjson.OPT_APPEND_NEWLINE) for sample in samples))
     return samples
+
+
+def _by_role(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> tuple[str, str]:
+    """The texts of the tokens that were given, and of those that were sampled, as they stand in the whole."""
+    ids, mask = trajectory.tokens.tolist(), trajectory.mask
+    ends = [at for at in range(1, len(ids) + 1) if at == len(ids) or mask[at] != mask[at - 1]]
+    texts: dict[bool, list[str]] = {False: [], True: []}
+    for end, part in zip(ends, part_texts(decode, ids, ends), strict=True):
+        texts[bool(mask[end - 1])].append(part)
+    return "".join(texts[False]), "".join(texts[True])
 
 
 def expected(task: Task) -> str | None:
