@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from stretto.errors import ConfigError, nearest
+from stretto.errors import ConfigError, is_users, nearest
 
 T = TypeVar("T")
 
@@ -54,7 +54,8 @@ def said_where(error: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
     if not frames or frames[-1].filename == importlib.__file__:  # no line of a module that is imported ran
         return str(error)
-    return f"{type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"
+    last = next((f for f in reversed(frames) if is_users(f.filename)), frames[-1])
+    return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
 
 
 def options_of(component: Any) -> dict[str, dataclasses.Field[Any]]:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_OURS = str(Path(__file__).parent)
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_MOST_CHARACTERS = 20_000
 
 
 class StrettoError(Exception):
@@ -48,3 +57,42 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(names)}"
+
+
+def origin(error: BaseException) -> str:
+    """Where a user's own code raised ``error``: ``module.py:LINE in function``, its last line outside libraries; empty
+    if no such code was running."""
+    chain = list(_chain(error))
+    if kept := next((e.raised_at for e in chain if getattr(e, "raised_at", "")), ""):  # in another process
+        return str(kept)
+    for raised in chain:
+        frames = [f for f in traceback.extract_tb(raised.__traceback__) if is_users(f.filename)]
+        if frames:
+            return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
+    return ""
+
+
+def trace(error: BaseException) -> str:
+    """The traceback of ``error``, from the process in which it was raised."""
+    kept = next((str(e.trace_text) for e in _chain(error) if hasattr(e, "trace_text")), None)
+    return "".join(traceback.format_exception(error))[-_MOST_CHARACTERS:] if kept is None else kept
+
+
+def keep_trace(error: BaseException) -> None:
+    """Let ``error`` carry its traceback, before it is sent to another process."""
+    with contextlib.suppress(Exception):
+        error.trace_text, error.raised_at = trace(error), origin(error)  # type: ignore[attr-defined]
+
+
+def _chain(error: BaseException) -> Iterable[Any]:
+    seen: BaseException | None = error
+    for _ in range(20):
+        if seen is None:
+            return
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def is_users(filename: str) -> bool:
+    """Is this a file of the user's own, neither ours nor a library's?"""
+    return not filename.startswith(("<frozen", _OURS, *_LIBRARIES))

@@ -104,3 +104,19 @@ def leave_an_alarm() -> None:
 def alarm_left() -> float:
     """Seconds until an alarm goes off; 0: there is none."""
     return signal.getitimer(signal.ITIMER_REAL)[0]
+
+
+def deep_error(text: str, answer: Any, info: dict[str, Any]) -> float:
+    return float(math.sqrt(_fails(text)))
+
+
+def _fails(text: str) -> float:
+    raise ZeroDivisionError(f"no unit in {text!r}")
+
+
+async def odd_async_reward(text: str, answer: Any, info: dict[str, Any]) -> Any:
+    return await async_reward(text, answer, info) / 2
+
+
+def leaves(text: str, answer: Any, info: dict[str, Any]) -> float:
+    raise SystemExit("enough")

@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from env_clients import ScriptedClient
+from scoring_functions import fail
 
 from stretto.config.schema import RunConfig
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.build import build_environment
 from stretto.envs.scoring import ScoringPool
 from stretto.envs.verifiers import Score, make_verifier, normalize, score
-from stretto.errors import ConfigError, DataError, WorkerError
+from stretto.errors import ConfigError, DataError, WorkerError, origin, trace
 from stretto.models.tokenizer import LightTokenizer
 
 
@@ -80,10 +83,22 @@ def test_what_is_not_a_finite_number_is_an_absent_reward_with_a_reason(value: An
     assert len(result.reason) > 10
 
 
+@pytest.mark.parametrize("value", [1j, 10**400, [1.0], {"a": 1}, b"1"])
+def test_what_float_would_refuse_or_cut_is_no_reward(value: Any) -> None:
+    import numpy as np
+
+    for odd in (value, np.array([1.0]), np.complex128(1)):
+        result = normalize(odd, "reward my:own")
+        assert result.reward is None
+        assert result.reason.startswith("reward my:own returned")
+
+
 def test_numbers_and_booleans_are_rewards() -> None:
     import numpy as np
 
-    assert [normalize(v) for v in (True, 0, 0.5, np.float32(1))] == [Score(1.0), Score(0.0), Score(0.5), Score(1.0)]
+    assert [normalize(v) for v in (True, 0, 0.5, np.float32(1), np.bool_(True), Fraction(1, 2))] == [
+        Score(1.0), Score(0.0), Score(0.5), Score(1.0), Score(1.0), Score(0.5),
+    ]  # fmt: skip
 
 
 @contextmanager
@@ -114,11 +129,35 @@ def test_user_rewards_run_in_their_process_and_every_misbehaviour_stays_with_its
             result = play(f"{kind}:")
             assert result.reward is None
             assert reason in result.reason
-        with pytest.raises(DataError, match=r"reward scoring_functions:reward raised ValueError: bad unit"):
+            assert result.reason.startswith("reward scoring_functions:reward returned")
+        with pytest.raises(
+            DataError,
+            match=r"functions:reward raised ValueError at scoring_functions\.py:\d+ in reward: bad unit",
+        ):
             play("raise:")
         with pytest.raises(WorkerError, match="the last words"):
             play("die:")
         assert play("47") == Score(0.0)
+
+
+def test_an_exception_names_its_line_and_carries_its_traceback_out_of_the_process() -> None:
+    with pooled() as (runner, client):
+        for name, raised in (("deep_error", "ZeroDivisionError"), ("leaves", "SystemExit")):
+            with pytest.raises(DataError) as caught:
+                runner.run(score(make_verifier(f"scoring_functions:{name}"), client, "3", "46", {}))
+            where = origin(caught.value)
+            assert re.fullmatch(r"scoring_functions\.py:\d+ in (_fails|leaves)", where)
+            assert f" at {where}: " in str(caught.value)
+            assert f"in {name}" in trace(caught.value)
+            assert raised in trace(caught.value)
+        with pytest.raises(KeyError) as tool:  # a tool of a user's environment
+            runner.run(client.call(fail))
+        assert origin(tool.value).endswith("in fail")
+
+
+def test_async_rewards_are_awaited_in_their_process() -> None:
+    with pooled() as (runner, client):
+        assert runner.run(score(make_verifier("scoring_functions:odd_async_reward"), client, "", "", {})) == Score(0.5)
 
 
 def test_a_reward_that_hangs_is_absent_after_its_deadline(chars: LightTokenizer) -> None:
@@ -157,7 +196,6 @@ def test_the_configured_reward_replaces_the_environments_own(chars: LightTokeniz
         ({"reward": "scoring_functions:rewart"}, "did you mean 'reward'"),
         ({"reward": "no_such_module:f"}, "can't import 'no_such_module': No module named 'no_such_module'$"),
         ({"reward": "scoring_functions:not_a_function"}, "not a function; expected f"),
-        ({"reward": "scoring_functions:async_reward"}, "an async function"),
         ({"reward": "scoring_functions:two_arguments"}, "too many positional arguments; expected f"),
         ({"reward": "module:"}, "expected 'module:name'"),
         ({"reward": "regex", "reward_options": {"pattern": "("}}, "reward_options"),

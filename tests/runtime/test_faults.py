@@ -126,12 +126,14 @@ def test_when_every_reward_fails_the_run_ends_with_the_reason(tmp_path: Path, mo
     with pytest.raises(StrettoError, match="valid members") as caught:
         start(out, model, "max_steps=3", "reward=user_rewards:always_raises")
     assert re.search(
-        r"groups in a row failed.*failed: \d+ x .*raised RuntimeError: the grader is down", str(caught.value)
+        r"in a row failed.*: \d+ x .*raised RuntimeError at user_rewards\.py:\d+ in always_raises: the grader",
+        str(caught.value),
     )
     events = read_events(out)
     assert events[-1]["e"] == "RunEnd"
     assert events[-1]["reason"] == "failed"
     assert any("the grader is down" in r for r in failed(events))
+    assert "in always_raises" in (out / "logs" / "tracebacks.txt").read_text()
     assert_clean(out)
     assert not children(os.getpid())
 

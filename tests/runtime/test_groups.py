@@ -11,6 +11,7 @@ from stretto.cluster.costs import Costs
 from stretto.cluster.env import ModelledEnvironment
 from stretto.envs.base import Client, Task
 from stretto.errors import StrettoError
+from stretto.runtime.failures import Failures
 from stretto.trajectory import Trajectory
 
 from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained
@@ -133,5 +134,43 @@ def test_the_most_frequent_reasons_come_first_and_the_others_are_counted(tmp_pat
     config = configure(*SMALL, "lag_bound=0", "max_steps=2", "workers.replace_failed=0")
     with pytest.raises(StrettoError) as caught:
         Wired(config, tmp_path, env=Various(Costs(config.cluster, 0))).run()
-    assert re.search(r"failed: 4 x RuntimeError: the grader is down; 1 x RuntimeError: lost \d+; 1 x RuntimeError: "
+    raised = r"RuntimeError at test_groups\.py:\d+ in rollout"
+    assert re.search(rf"failed: 4 x {raised}: the grader is down; 1 x {raised}: lost \d+; 1 x {raised}: "
                      r"lost \d+; 2 x something else\.", str(caught.value))  # fmt: skip
+
+
+class Odd(ModelledEnvironment):
+    """Its rewards are no numbers."""
+
+    async def rollout(self, client: Client, task: Task) -> Trajectory:
+        trajectory = await super().rollout(client, task)
+        trajectory.reward = (float("nan"), "1", 1j, [1.0])[trajectory.id % 4]  # type: ignore[assignment]
+        return trajectory
+
+
+def test_what_an_environment_gives_instead_of_a_reward_is_named_with_its_count(tmp_path: Path) -> None:
+    config = configure(*SMALL, "lag_bound=0", "max_steps=2", "group_size=4", "workers.replace_failed=0")
+    wired = Wired(config, tmp_path, env=Odd(Costs(config.cluster, 0)))
+    with pytest.raises(StrettoError, match=r"4 x environment Odd returned (nan|a list|a complex|'1')"):
+        wired.run()
+    assert_clean(wired.events)
+    assert {e["reason"].partition(",")[0] for e in of(wired.events, "TrajEnd") if not e.get("group_over")} == {
+        "environment Odd returned nan", "environment Odd returned '1'", "environment Odd returned a complex",
+        "environment Odd returned a list",
+    }  # fmt: skip
+
+
+def test_the_first_traceback_from_each_place_is_written_once(tmp_path: Path) -> None:
+    failures = Failures(tmp_path)
+    for number in range(3):
+        try:
+            raise RuntimeError(f"lost {number}")
+        except RuntimeError as error:
+            reason = failures.reason(error)
+    assert re.fullmatch(
+        r"RuntimeError at test_groups\.py:\d+ in test_the_first_\w+ \(traceback: logs/tracebacks\.txt\): lost 2", reason
+    )
+    text = (tmp_path / "logs" / "tracebacks.txt").read_text()
+    assert "RuntimeError: lost 0" in text
+    assert "lost 1" not in text
+    assert failures.reason(StrettoError("ours")) == "StrettoError: ours"

@@ -115,7 +115,7 @@ class ReasoningGym(PromptOptions, SingleTurn):
             return Score(1.0)
         if self._plain:
             entry = {"answer": task.answer}
-            result = normalize(self._source.score_answer(answer, entry))
+            result = normalize(self._source.score_answer(answer, entry), f"reward of data set {self.dataset!r}")
         else:
             result = await score(LibraryScore(self.dataset, self._options), client, answer, task.info["item"], {})
         if result.reward is not None and not self.partial_credit:
@@ -130,6 +130,11 @@ class LibraryScore:
     dataset: str
     options: bytes
     cheap = False
+
+    @property
+    def path(self) -> str:
+        """For messages."""
+        return f"of data set {self.dataset!r}"
 
     def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Any:
         source = data_set(self.dataset, self.options)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from stretto.errors import keep_trace
 from stretto.kernel.child import die_with_parent, leave_signals_to_parent, receive, send
 
 START_DEADLINE_S = 60.0
@@ -33,7 +34,10 @@ def _send(connection: socket.socket, ok: bool, value: Any) -> None:
         if not ok:
             pickle.loads(payload)  # an exception that can't be rebuilt must not reach the parent
     except Exception:
-        payload = pickle.dumps((False, RuntimeError(f"{type(value).__name__}: {value!s:.2000}")))
+        odd = RuntimeError(f"{type(value).__name__}: {value!s:.2000}")
+        if isinstance(value, BaseException):
+            odd.__dict__.update({k: v for k, v in vars(value).items() if k in ("trace_text", "raised_at")})
+        payload = pickle.dumps((False, odd))
     send(connection, payload)
 
 
@@ -66,9 +70,12 @@ def serve(connection: socket.socket) -> None:
             function, args = pickle.loads(message)
             value, ok = function(*args), True
         except Exception as error:
+            keep_trace(error)
             value, ok = error, False
         except BaseException as error:  # sys.exit and its like: no reason to lose the process, or the parent
             value, ok = RuntimeError(f"{type(error).__name__}: {error}"), False
+            value.__cause__ = error
+            keep_trace(value)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm left armed must not hit the next call
         _send(connection, ok, value)

@@ -7,17 +7,19 @@ number or absent with a reason; absent never trains.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from numbers import Complex, Real
 from typing import Any, Protocol
 
 from stretto.components import Registry, load_object, split_path
 from stretto.envs.base import LateClient
 from stretto.envs.trial import try_function
-from stretto.errors import ConfigError, DataError, DeadlineError, WorkerError
+from stretto.errors import ConfigError, DataError, DeadlineError, WorkerError, origin
 
 
 class Verifier(Protocol):
@@ -49,8 +51,6 @@ def user_function(path: str) -> Callable[..., Any]:
     expected = "expected f(text, answer, info) -> float"
     if not callable(function) or inspect.isclass(function):
         raise ConfigError(f"reward = {path!r}: not a function; {expected}")
-    if inspect.iscoroutinefunction(function):
-        raise ConfigError(f"reward = {path!r}: an async function; {expected}, without async")
     with contextlib.suppress(ValueError):  # a function in C without a signature
         try:
             inspect.signature(function).bind("", "", {})
@@ -61,7 +61,7 @@ def user_function(path: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's ``module:function`` called as f(text, answer, info)."""
+    """A user's ``module:function`` called as f(text, answer, info). An ``async`` one is awaited in its process."""
 
     path: str
     cheap = False
@@ -72,7 +72,12 @@ class UserFunction:
         return (self.path,)
 
     def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Any:
-        return load_object(self.path, "reward")(text, answer, info)
+        result = load_object(self.path, "reward")(text, answer, info)
+        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +88,32 @@ class Score:
     reason: str = ""
 
 
-def normalize(value: Any) -> Score:
-    """``value`` as a score: only finite numbers (booleans count as 0 and 1) are rewards."""
+def normalize(value: Any, name: str = "the reward function") -> Score:
+    """What ``name`` returned as a score: only one finite number is a reward (booleans count as 0 and 1, scalars of
+    NumPy and PyTorch as what they hold). The reason names who returned what."""
+    if type(value) is float and math.isfinite(value):
+        return Score(value)
     if isinstance(value, Score):
-        return value
+        return value if value.reward is not None else Score(None, f"{name}: {value.reason}")
     if value is None:
-        return Score(None, "the reward function returned None")
+        return Score(None, f"{name} returned None")
     if isinstance(value, (str, bytes)):
-        return Score(None, f"the reward function returned {value[:80]!r}, which is not a number")
+        return Score(None, f"{name} returned {value[:80]!r}, which is not a number")
     try:
+        if getattr(value, "ndim", 0) or (isinstance(value, Complex) and not isinstance(value, Real)):
+            raise TypeError
         number = float(value)
-    except (TypeError, ValueError):
-        return Score(None, f"the reward function returned a {type(value).__name__}, which is not a number")
+    except Exception:  # a type of the user's may raise anything
+        return Score(None, f"{name} returned a {type(value).__name__}, which is not a number")
     if not math.isfinite(number):
-        return Score(None, f"the reward is {number}")
+        return Score(None, f"{name} returned {number}, which is not a finite number")
     return Score(number)
+
+
+def name_of(verifier: Verifier) -> str:
+    """For messages."""
+    name = getattr(verifier, "path", None) or getattr(verifier, "component_name", None) or type(verifier).__name__
+    return f"reward {name}"
 
 
 @dataclass(frozen=True)
@@ -109,17 +125,18 @@ class Run:
     @property
     def name(self) -> str:
         """For messages."""
-        return f"reward {getattr(self.verifier, 'path', type(self.verifier).__name__)}"
+        return name_of(self.verifier)
 
     def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
-        return normalize(self.verifier(text, answer, info))
+        return normalize(self.verifier(text, answer, info), self.name)
 
 
 async def score(verifier: Verifier, client: LateClient, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
     """Reward of ``text``. A hang ends at the deadline and leaves the reward absent; whatever the verifier raises
-    becomes a ``DataError`` with its reason, which fails this one rollout."""
+    becomes a ``DataError`` that says where, which fails this one rollout."""
+    name = name_of(verifier)
     if verifier.cheap:
-        return normalize(verifier(text, answer, info))
+        return normalize(verifier(text, answer, info), name)
     try:
         result: Score = await client.call(Run(verifier), text, answer, dict(info))
         return result
@@ -128,4 +145,5 @@ async def score(verifier: Verifier, client: LateClient, text: str, answer: Any, 
     except WorkerError:
         raise
     except Exception as error:
-        raise DataError(f"{Run(verifier).name} raised {type(error).__name__}: {error}") from error
+        where = origin(error)
+        raise DataError(f"{name} raised {type(error).__name__}{where and f' at {where}'}: {error}") from error

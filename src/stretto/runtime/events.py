@@ -130,6 +130,8 @@ class EventLog:
         self.last: Event = {}
         self._routes: dict[str, tuple[tuple[Listener, ...], tuple[Listener, ...]]] = {}
         self._file: LogFile | None = None
+        self.directory = None if path is None else path.parent
+        """The run directory."""
         if path is None:
             return
         if offset is not None:

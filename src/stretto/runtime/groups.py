@@ -7,7 +7,6 @@ starts or trains. Each trajectory that is submitted ends in exactly one way, log
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -17,10 +16,12 @@ from numpy.typing import NDArray
 
 from stretto.control.hooks import Filter
 from stretto.envs.base import Environment, Task
+from stretto.envs.verifiers import normalize
 from stretto.errors import ConfigError, InvariantError
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.deadlines import Deadlines
 from stretto.runtime.events import EventLog, version_runs
+from stretto.runtime.failures import Failures
 from stretto.runtime.members import MEMBERS, GroupLimits, Member, RunningGroup
 from stretto.runtime.workers.base import EngineHandle
 from stretto.trajectory import Completion, Group, Trajectory
@@ -58,6 +59,7 @@ class Groups:
         self._ended, self._ready, self._failed, self._fatal = ended, ready, failed, fatal
         self.running: dict[int, RunningGroup] = {}
         self._loop = asyncio.get_running_loop()
+        self._failures = Failures(log.directory)
         self._member_deadlines = Deadlines(self._loop, limits.rollout_s, self._members_late)
         self._group_deadlines = Deadlines(self._loop, limits.group_s, self._group_late)
 
@@ -124,7 +126,7 @@ class Groups:
             except Exception as error:
                 # given up before: what it still says is not used; its engine died: that ends the run, and it with it
                 if not member.over and not group.engine.failed.done():
-                    self._member_failed(group, member, f"{type(error).__name__}: {error}")
+                    self._member_failed(group, member, self._failures.reason(error))
             else:
                 if not member.over:
                     self._member_ok(group, member, trajectory)
@@ -151,10 +153,10 @@ class Groups:
             raise InvariantError(
                 f"trajectory {trajectory.id}: a token of version {runs[0][0]} in a group dispatched at {group.version}"
             )
-        reward = trajectory.reward
-        if reward is not None and not math.isfinite(reward):
-            reward = trajectory.reward = None
-            trajectory.info["reward_absent"] = "the reward is not a finite number"
+        result = normalize(trajectory.reward, f"environment {type(self._env).__name__}")
+        reward = trajectory.reward = result.reward
+        if reward is None:
+            trajectory.info.setdefault("reward_absent", result.reason)
         completions, log = member.client.completions, self._log
         log.write({
             "e": "TrajDone",
@@ -166,7 +168,7 @@ class Groups:
             "length": len(trajectory.tokens),
             "versions": runs,
             "turns": trajectory.turns,
-            "reward": None if reward is None else float(reward),
+            "reward": reward,
             "finish": completions[-1].finish if completions else "none",
             "terminated": trajectory.terminated,
             "truncated": trajectory.truncated,

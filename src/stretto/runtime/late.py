@@ -7,17 +7,18 @@ that await ``Environment.late_reward``, and the log.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from stretto.envs.base import Environment, Task
 from stretto.envs.counter import mix
+from stretto.envs.verifiers import normalize
 from stretto.errors import ConfigError, InvariantError, StrettoError
 from stretto.pool.columns import Columns
 from stretto.pool.late import LateQueue, Promise, with_late
 from stretto.runtime.clock import Pause
 from stretto.runtime.events import Event, EventLog
+from stretto.runtime.failures import Failures
 from stretto.trajectory import Trajectory
 
 _STREAM = 0x1A7E
@@ -57,6 +58,7 @@ class LateRewards:
     ) -> None:
         self._env, self._log, self._scoring, self._seed, self._late_s = env, log, scoring, seed, late_s
         self._loop = asyncio.get_running_loop()
+        self._failures = Failures(log.directory)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._lost: list[int] = []
         self._failed_in_a_row = 0
@@ -100,19 +102,20 @@ class LateRewards:
         try:
             async with asyncio.timeout(max(0.0, self._late_s - waited_s)) as limit:
                 reward = await self._env.late_reward(client, task, trajectory)  # type: ignore[attr-defined]
-            if reward is None or not math.isfinite(reward):
-                raise StrettoError(f"absent: {reward}")
+            result = normalize(reward, f"late_reward of environment {type(self._env).__name__}")
+            if result.reward is None:
+                raise StrettoError(f"absent: {result.reason}")
         except (InvariantError, ConfigError) as error:
             self._fatal(error)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = self._failures.reason(error)
             if isinstance(error, TimeoutError) and limit.expired():
                 reason = f"timeout: deadlines.late_s = {self._late_s:g}"
             self._failed(trajectory.id, reason)
         else:
             self._failed_in_a_row = 0
-            if self.queue.mature(trajectory.id, float(reward)):
-                self._log.emit("LateMatured", traj=trajectory.id, since=promise.since, reward=float(reward))
+            if self.queue.mature(trajectory.id, result.reward):
+                self._log.emit("LateMatured", traj=trajectory.id, since=promise.since, reward=result.reward)
         finally:
             self._tasks.pop(trajectory.id, None)
 
