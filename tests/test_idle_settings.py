@@ -71,7 +71,8 @@ def nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def test_every_key_is_read_somewhere() -> None:
-    code = "\n".join(p.read_text() for p in SRC.rglob("*.py") if p.parent.name != "config")
+    code = "\n".join(p.read_text() for p in SRC.rglob("*.py")
+                     if p.name == "load.py" or p.parent.name != "config")  # fmt: skip
     code += "\n".join(line for p in (SRC / "config").glob("*.py") for line in p.read_text().splitlines()
                       if line.lstrip().startswith("return "))  # properties that stand for two keys  # fmt: skip
     for key, _, _ in keys(RunConfig):

@@ -11,8 +11,10 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import os
+import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -37,6 +39,18 @@ def load_object(path: str, where: str) -> Any:
         close = difflib.get_close_matches(attribute, public, n=5)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ", nor a similar name"
         raise ConfigError(f"{where} = {path!r}: {module_name!r} has no {attribute!r}{hint}") from None
+
+
+def search(directories: Sequence[str]) -> None:
+    """Look for modules in these directories, too, here and in the processes that are started from here."""
+    known = os.environ.get("PYTHONPATH", "")
+    for directory in directories:
+        if directory not in sys.path:
+            sys.path.append(directory)
+        if directory not in known.split(os.pathsep):
+            known = f"{known}{os.pathsep}{directory}" if known else directory
+    if directories:
+        os.environ["PYTHONPATH"] = known
 
 
 def split_path(path: str, where: str) -> tuple[str, str]:

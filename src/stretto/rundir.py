@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import shlex
 import tempfile
@@ -52,6 +53,23 @@ def check_contents(out: Path) -> None:
             f"{setting} is a directory with other things in it ({', '.join(foreign[:3])}"
             f"{', ...' if len(foreign) > 3 else ''}), not a run: choose another out=... or empty it"
         )
+
+
+def next_free(out: Path) -> Path:
+    """``out`` if a new run can be made there, else the first of ``out-2``, ``out-3``, ... where one can."""
+    for number in itertools.count(1):
+        place = out if number == 1 else out.with_name(f"{out.name}-{number}")
+        try:
+            if place.exists() and not place.is_dir():
+                continue
+            check_contents(place)
+            check_free(place)
+        except ConfigError:
+            continue
+        except (OSError, ValueError):
+            return out  # it can't be looked into: ``check_new`` says why
+        return place
+    raise AssertionError
 
 
 def make(out: Path) -> None:

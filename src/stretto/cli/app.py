@@ -16,6 +16,24 @@ out = Console(markup=False, emoji=False, highlight=False)
 err = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 """Neither reads markup: paths, names and errors are a user's text. What is to have a style is a ``Text``."""
 
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"stretto {version('stretto')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Asynchronous reinforcement learning whose staleness is exact, bounded, visible and corrected."""
+
+
 Source = Annotated[str | None, typer.Argument(help="A recipe (see `stretto recipes`) or a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings: key=value, with dots for sections.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]

@@ -31,15 +31,19 @@ def _split(source: str | None, overrides: list[str] | None) -> tuple[str | None,
 
 
 def _configure(source: str | None, settings: list[str], resume: Path | None, mode: str | None = None) -> RunConfig:
+    from stretto import rundir
+
     if resume is None:
         if source is None:
             raise ConfigError(f"which recipe or file? Recipes: {', '.join(recipe_names())}")
-        return load_config(source, settings, mode)
+        config = load_config(source, settings, mode)
+        if config.out is None and (place := rundir.next_free(Path(config.out_dir))) != Path(config.out_dir):
+            err.print(f"{config.out_dir} is taken: this run goes to {place} (out=... says where else)")
+            config.out = str(place)
+        return config
     if source is not None:
         raise ConfigError(f"--resume takes its configuration from the run; leave out {source!r}")
-    from stretto.rundir import run_of
-
-    run = run_of(resume)
+    run = rundir.run_of(resume)
     for text in settings:
         key = text.split("=")[0].strip()
         if key == "logging.events":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import resources
@@ -16,8 +17,10 @@ from typing import Any, get_args, get_origin
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
+from stretto.components import search
 from stretto.config.combinations import contradictions
 from stretto.config.idle import check_idle, without_idle
+from stretto.config.paths import anchor, names_object
 from stretto.config.schema import RunConfig
 from stretto.config.sections import LENGTHS, Component, Law
 from stretto.errors import ConfigError, nearest
@@ -108,8 +111,17 @@ def load_config(source: str, overrides: Sequence[str] = (), mode: str | None = N
     table, given = read_source(source), apply_overrides({}, overrides)
     if found := list(contradictions(table, given)):
         raise ConfigError("\n".join(found))
-    config = validate(apply_overrides(copy.deepcopy(table), overrides))
+    here = [Path.cwd()]
+    places = here if source in recipe_names() else [Path(os.path.abspath(source)).parent, *here]
+    anchor(table, places)
+    both = apply_overrides(copy.deepcopy(table), overrides)
+    anchor(both, here)
+    if names_object(both):
+        own = both.get("python_path", [])
+        both["python_path"] = list(dict.fromkeys([*own, *map(str, places)])) if isinstance(own, list) else own
+    config = validate(both)
     check_idle(table, _alone(table), given, config, mode)
+    search(config.python_path)
     return config
 
 
@@ -118,6 +130,7 @@ def load_resumed(source: str, overrides: Sequence[str], mode: str | None, **own:
     table, given = read_source(source), apply_overrides({}, overrides)
     config = validate(apply_overrides(table, overrides) | own)
     check_idle({}, None, given, config, mode)
+    search(config.python_path)
     return config
 
 

