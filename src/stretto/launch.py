@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,21 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import HOOKS, Rules, in_order
 from stretto.control.view import View
 from stretto.errors import ConfigError, StrettoError
+from stretto.kernel.signals import Interrupted, Signals, hear
 from stretto.observe.live import LiveView
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.report import write_report
 from stretto.observe.summary import Figures, summarize
 from stretto.observe.trackers import make_trackers
 from stretto.readiness import check_ready
-from stretto.runtime.clock import VirtualLoop, few_collections, run_virtual
+from stretto.runtime.clock import VirtualLoop, WallLoop, few_collections, run_virtual
 from stretto.runtime.events import FORMAT, EventLog, Listener
 from stretto.runtime.inputs import compare, take
 from stretto.runtime.logfile import GZIP, PLAIN, find_log, read_blocks, stream_events
 from stretto.runtime.manifest import Restored, check_logs, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
 from stretto.runtime.parts import Outcome, Parts
+from stretto.runtime.stopping import stoppable
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.crew import Crew, model_type
 from stretto.wiring import Job, build_parts, load_environment, peek_environment
@@ -50,7 +51,8 @@ def check_start(config: RunConfig, mode: str, resume: Path | None = None) -> Rul
         rundir.check_free(Path(config.out_dir))
         restored = _restore(config, mode, resume)
         env, model_dir = peek_environment(config, mode)
-        compare(Path(config.out_dir), restored.inputs, take(config, env, model_dir), env, config.accept_changed)
+        if restored is not None:
+            compare(Path(config.out_dir), restored.inputs, take(config, env, model_dir), env, config.accept_changed)
     return rules
 
 
@@ -63,8 +65,20 @@ def _check(config: RunConfig, mode: str, resume: Path | None) -> Rules:
     return rules
 
 
-def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[str, Any]:
-    """Run to the end; returns what ``--json`` prints. ``resume``: a run directory or one of its checkpoints."""
+def launch(config: RunConfig, mode: str, *, resume: Path | None = None, saves: bool = True) -> dict[str, Any]:
+    """Run to the end; returns what ``--json`` prints. ``resume``: a run directory or one of its checkpoints.
+
+    A signal that ends commands raises ``Interrupted``; from the start-up of the workers on, the first one lets the run
+    save and return, with ``signal`` in the result (``saves`` False: no, what runs here is not to be gone on with).
+    """
+    if not saves:
+        return _launch(config, mode, resume, None)
+    with hear() as signals:
+        return _launch(config, mode, resume, signals)
+
+
+def _launch(config: RunConfig, mode: str, resume: Path | None, signals: Signals | None) -> dict[str, Any]:
+    """``launch``; ``signals``: those that end it in order."""
     rules = _check(config, mode, resume)
     out = Path(config.out_dir)
     if resume is None:
@@ -73,7 +87,7 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
         rundir.make(out)
     try:
         with rundir.hold(out):
-            return _launch(config, mode, rules, out, resume)
+            return _held(config, mode, rules, out, resume, signals)
     except OSError as error:
         if error.errno is None:  # no file's fault: a TimeoutError that a timer of the user's code raised, say
             raise StrettoError(
@@ -86,11 +100,16 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None) -> dict[
             f"can't read or write {where}: {error.strerror or error}. Make room (or fix what is wrong there). "
             f"{rundir.what_next(out)}"
         ) from error
-    except asyncio.CancelledError:  # a second interrupt
-        raise KeyboardInterrupt from None
+    except asyncio.CancelledError:  # a second signal, or the first one's deadline
+        if signals is None or not signals.came:
+            raise
+        why = f"deadlines.stop_s = {config.deadlines.stop_s:g} s is over" if signals.expired else ""
+        raise Interrupted(signals.came[0], why) from None
 
 
-def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path | None) -> dict[str, Any]:
+def _held(
+    config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path | None, signals: Signals | None
+) -> dict[str, Any]:
     """``launch``, in a directory that is ours alone."""
     view, figures = View(), Figures()
     live = LiveView(
@@ -105,9 +124,12 @@ def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path 
                 f"{out} has trained all its {restored.version} steps: nothing to do (a higher max_steps goes on)"
             )
         return over
+    again = resume is not None and restored is None
     started = time.perf_counter()
     try:
         with live, _crew(config, mode, out) as crew:
+            if again:
+                live.progress(f"{out} had trained nothing yet: it begins again")
             for line in remarks(config, mode):
                 live.progress(line)
             job = Job(config, mode, rules, out, restored, live.progress,
@@ -116,12 +138,12 @@ def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path 
             if restored is not None:
                 for line in compare(out, restored.inputs, job.inputs, job.env, config.accept_changed):
                     live.progress(line)
-            _prepare(config, out, restored)
+            _prepare(config, out, restored, again)
             if job.virtual:
-                done = run_virtual(_run(job, live, view, figures), VirtualLoop())
+                done = run_virtual(_run(job, live, view, figures, again, signals), VirtualLoop())
             else:
-                with few_collections():
-                    done = asyncio.run(_run(job, live, view, figures))
+                with few_collections(), asyncio.Runner(loop_factory=WallLoop) as runner:
+                    done = runner.run(_run(job, live, view, figures, again, signals))
     except StrettoError as error:
         if find_log(out) is not None:
             error.add_note(rundir.what_next(out))
@@ -129,14 +151,21 @@ def _launch(config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path 
     outcome, summary, sha256 = done
     if config.logging.report:
         write_report(out)
-    return _result(mode, out, outcome.reason, summary, sha256, time.perf_counter() - started)
+    result = _result(mode, out, outcome.reason, summary, sha256, time.perf_counter() - started)
+    if signals is not None and signals.first is not None:
+        result["signal"] = str(signals.first)
+    return result
 
 
-def _restore(config: RunConfig, mode: str, resume: Path, *hear: Listener) -> Restored:
-    """The checkpoint to go on from, verified; ``hear`` hears of the events up to it. Changes nothing."""
+def _restore(config: RunConfig, mode: str, resume: Path, *hear: Listener) -> Restored | None:
+    """The checkpoint to go on from, verified; ``hear`` hears of the events up to it. None if the run ended before it
+    had trained anything. Changes nothing."""
     out = Path(config.out_dir)
     rundir.check_mode(out, mode)
-    restored = load_checkpoint(rundir.find_checkpoint(resume))
+    checkpoint = rundir.find_checkpoint(resume)
+    if checkpoint is None:
+        return None
+    restored = load_checkpoint(checkpoint)
     if config.max_steps < restored.version:
         raise ConfigError(
             f"max_steps = {config.max_steps} is below the {restored.version} steps that {out} has trained: leave it "
@@ -164,16 +193,18 @@ def _finished(config: RunConfig, mode: str, out: Path, restored: Restored) -> di
     return _result(mode, out, "done", summary, digest.hexdigest(), 0.0)
 
 
-def _prepare(config: RunConfig, out: Path, restored: Restored | None) -> None:
-    """Make the directory ready for what comes."""
-    if restored is None:
+def _prepare(config: RunConfig, out: Path, restored: Restored | None, again: bool) -> None:
+    """Make the directory ready for what comes; ``again``: it held a run that had trained nothing."""
+    if restored is None and not again:
         rundir.check_contents(out)  # once more, now that nobody else can come between
-    else:
+    elif restored is not None:
         set_aside_newer(restored.learner_dir.parent)
     for hook, rule in in_order(config).items():  # what is saved says it once more, so that it can be read back
         setattr(config.control, hook, rule)
     # what was accepted once is no licence for the next time
-    (out / "config.toml").write_text(to_toml(config.model_copy(update={"accept_changed": []})))
+    part = out / "config.toml.part"
+    part.write_text(to_toml(config.model_copy(update={"accept_changed": []})))
+    part.replace(out / "config.toml")  # whole or not at all: a run goes on from it
 
 
 def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContextManager[Crew | None]:
@@ -184,12 +215,14 @@ def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContext
     return Crew(names, out / "logs", config.workers.threads, model_type(config.model))
 
 
-async def _run(job: Job, live: LiveView, view: View, figures: Figures) -> tuple[Outcome, dict[str, Any], str]:
+async def _run(
+    job: Job, live: LiveView, view: View, figures: Figures, again: bool, signals: Signals | None
+) -> tuple[Outcome, dict[str, Any], str]:
     """How the run ended, its figures (counted as the events came), the SHA-256 of its event log. The listeners have
-    heard of the events up to the checkpoint."""
+    heard of the events up to the checkpoint; ``again``: logs of an earlier beginning step aside."""
     config, restored = job.config, job.restored
     loop = asyncio.get_running_loop()
-    offsets = restored.offsets if restored is not None else {}
+    offsets = restored.offsets if restored is not None else {"metrics.jsonl": 0} if again else {}
     metrics = MetricsWriter(
         job.out,
         trackers=make_trackers(job.out, config.logging, name=config.name, config=config.model_dump(mode="json"),
@@ -198,8 +231,9 @@ async def _run(job: Job, live: LiveView, view: View, figures: Figures) -> tuple[
         figures=figures,
     )  # fmt: skip
     path = find_log(job.out) or job.out / (GZIP if config.logging.events == "gzip" else PLAIN)
+    begin = 0 if again else None
     log = EventLog(
-        path, loop.time, restored.log_bytes if restored else None, restored.clock_s if restored else 0.0,
+        path, loop.time, restored.log_bytes if restored else begin, restored.clock_s if restored else 0.0,
         None if job.virtual else loop.call_soon,
     )  # fmt: skip
     metrics.on_row.append(live.on_row)
@@ -214,11 +248,11 @@ async def _run(job: Job, live: LiveView, view: View, figures: Figures) -> tuple[
         else:
             log.emit("Resumed", version=restored.version, step=restored.version, max_steps=parts.max_steps,
                      tasks=parts.tasks_in_all)  # fmt: skip
-        orchestrator = Orchestrator(parts, restored)
+        orchestrator = Orchestrator(parts, restored, figures.evaluated)
         for part in (parts.learner, parts.scoring, parts.late):
             if part is not None and hasattr(part, "hear_death"):
                 part.hear_death(orchestrator.fail)
-        with _signals(loop, orchestrator, job.virtual):
+        with stoppable(orchestrator, live.progress, config.deadlines.stop_s, signals):
             outcome = await orchestrator.run()
         return outcome, figures.summary(log.last), log.close()
     finally:
@@ -238,34 +272,6 @@ def _log_start(job: Job, log: EventLog, parts: Parts) -> None:
         tasks=parts.tasks_in_all, engines=c.engine.count, slots=c.engine.slots, in_flight=c.control.in_flight,
         rules=rules, version=0, step=0, **({} if parts.late is None else {"late_lifetime": parts.late.queue.lifetime}),
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, orchestrator: Orchestrator, virtual: bool) -> Any:
-    """First interrupt: finish the step, save, end. Second one: end now."""
-    if virtual:
-        yield
-        return
-    main = asyncio.current_task()
-    asked = False
-
-    def interrupt() -> None:
-        nonlocal asked
-        if asked and main is not None:
-            main.cancel()
-        asked = True
-        orchestrator.stop()
-
-    caught = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in caught}
-    for number in caught:
-        loop.add_signal_handler(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in caught:
-            loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
 
 
 def _weights_sha256(model: Path) -> str:

@@ -18,7 +18,7 @@ from stretto.runtime.manifest import latest
 
 LOCK = ".lock"
 _PROBE = ".stretto-"
-_LEFT_OVER = {LOCK, "config.toml", "logs", "rollouts"}
+_LEFT_OVER = {LOCK, "config.toml", "config.toml.part", "logs", "rollouts"}
 """What a start that failed before its first event leaves behind."""
 
 
@@ -45,7 +45,7 @@ def check_contents(out: Path) -> None:
     names = {p.name for p in out.iterdir() if not p.name.startswith(_PROBE)} if out.exists() else set()
     if names & {PLAIN, GZIP}:
         ways = ["choose another out=...", "remove the directory"]
-        if latest(out / "checkpoints") is not None:
+        if latest(out / "checkpoints") is not None or untrained(out):
             ways.insert(0, f"go on with it ({resume_command(out)})")
         raise ConfigError(f"{setting} already holds a run: {', '.join(ways[:-1])} or {ways[-1]}")
     if foreign := sorted(names - _LEFT_OVER):
@@ -130,21 +130,34 @@ def run_of(path: Path) -> Path:
     """The run's directory, given it or one of its checkpoints."""
     run = path if (path / "config.toml").exists() else path.absolute().parent.parent
     if not (run / "config.toml").exists():
-        raise ConfigError(f"--resume {path}: neither a run directory nor one of its checkpoints (no config.toml)")
+        raise ConfigError(f"--resume {path}: neither a run directory nor one of its checkpoints (no config.toml; a run "
+            "has one from its first event on: what ended before that lost nothing and is started anew)"
+        )
     return run
 
 
-def find_checkpoint(path: Path) -> Path:
-    """A checkpoint directory itself, or the newest one of a run."""
+def find_checkpoint(path: Path) -> Path | None:
+    """A checkpoint directory itself, or the newest one of a run; None if the run ended before it had trained anything,
+    so that it can begin again."""
     if (path / "manifest.json").exists():
         return path
     found = latest(path / "checkpoints")
-    if found is None:
+    if found is None and not untrained(path):
         raise CheckpointError(
-            f"{path} holds no complete checkpoint (looked in {path / 'checkpoints'}): delete it and start again, or "
-            "choose another out=..."
+            f"{path} holds no complete checkpoint (looked in {path / 'checkpoints'}), and what it trained is lost: "
+            "delete it and start again, or choose another out=..."
         )
     return found
+
+
+def untrained(out: Path) -> bool:
+    """Did the run in this directory end before its first step did? Then nothing is lost if it begins again."""
+    try:
+        return not any(isinstance(event, dict) and event.get("e") == "StepEnd" for event in stream_events(out))
+    except DataError:
+        return True  # there is no log
+    except OSError:
+        return False
 
 
 def resume_command(out: Path) -> str:
@@ -155,6 +168,8 @@ def resume_command(out: Path) -> str:
 def what_next(out: Path) -> str:
     """After a run that didn't end well: how to go on."""
     last = latest(out / "checkpoints")
+    if last is None and untrained(out):
+        return f"Nothing had trained yet, so nothing is lost; start it again with: {resume_command(out)}"
     if last is None:
         return f"There is no checkpoint yet: delete {out} or choose another out=..."
     return f"The last complete checkpoint is {last}; go on with: {resume_command(out)}"

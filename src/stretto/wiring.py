@@ -100,6 +100,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         config=config, rules=job.rules, env=env, engines=engines, learner=learner, scoring=scoring, sampling=sampling,
         log=log, view=view, waits=waits, out=job.out, max_steps=max_steps, tasks_in_all=tasks_in_all,
         evaluator=evaluator, on_step=_recorder(job, env, log), says=job.says,
+        kill=(lambda: None) if job.crew is None else job.crew.kill,
         offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(job), late=late,
         inputs=job.inputs, **_recorded(job),
     )  # fmt: skip

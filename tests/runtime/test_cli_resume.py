@@ -52,8 +52,9 @@ def test_a_directory_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_saved_says_so(finished: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text((finished / "config.toml").read_text())
-    with pytest.raises(CheckpointError, match="no complete checkpoint"):
+    for name in ("config.toml", "events.jsonl"):
+        shutil.copy(finished / name, tmp_path)
+    with pytest.raises(CheckpointError, match=r"no complete checkpoint.*what it trained is lost"):
         go_on(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from stretto.cli.app import DryRun, EventName, Json, Overrides, Resume, RunDir, Source, app, err, out
-from stretto.cli.entry import exit_code
 from stretto.config.load import load_config, load_resumed, read_source, recipe_names, to_toml
 from stretto.config.schema import RunConfig
 from stretto.errors import ConfigError
+from stretto.kernel.signals import Interrupted, hear
 
 RESUMABLE = (
     "max_steps", "epochs", "learner.lr", "learner.schedule", "learner.warmup_steps", "learner.final_lr_share",
     "deadlines", "logging", "save_every", "keep_checkpoints", "eval", "workers", "accept_changed",
 )  # fmt: skip
+_NOTHING_LOST = "Nothing had begun yet, so nothing is lost: the same command starts it again"
 
 
 def _split(source: str | None, overrides: list[str] | None) -> tuple[str | None, list[str]]:
@@ -60,7 +62,7 @@ def _start(
     mode: str, source: str | None, overrides: list[str] | None, as_json: bool, dry_run: bool, resume: Path | None
 ) -> None:
     from stretto.launch import check_start, launch
-    from stretto.rundir import resume_command, what_next
+    from stretto.rundir import what_next
     from stretto.runtime.logfile import find_log
 
     source, settings = _split(source, overrides)
@@ -76,18 +78,28 @@ def _start(
     try:
         result = launch(config, mode, resume=resume)
     except KeyboardInterrupt as error:
-        started = find_log(run) is not None
-        err.print("interrupted", end=". " if started else "\n")
-        if started:
-            err.print(what_next(run))
-        raise typer.Exit(exit_code(error)) from None
-    if as_json:
-        print(json.dumps(result))
-    else:
-        _show(result)
-    if result["reason"] == "interrupted":
-        err.print(f"interrupted; go on with: {resume_command(run)}")
-        raise typer.Exit(130)
+        why = getattr(error, "why", "")
+        begun = resume is not None or find_log(run) is not None
+        _interrupted(f"interrupted{why and ', '}{why}. " + (what_next(run) if begun else _NOTHING_LOST))
+        raise
+    try:
+        if as_json:
+            print(json.dumps(result), flush=True)
+        else:
+            _show(result)
+    except OSError:
+        if "signal" not in result:
+            raise  # otherwise its terminal may be what is gone
+    if "signal" in result:
+        late = "" if result["reason"] == "interrupted" else f" when all was {result['reason']}"
+        _interrupted(f"interrupted{late}. {what_next(run)}")
+        raise Interrupted(signal.Signals[result["signal"]])
+
+
+def _interrupted(message: str) -> None:
+    err.print(message)
+    with hear() as signals:
+        signals.told = True
 
 
 def _show(result: dict[str, Any]) -> None:

@@ -220,6 +220,10 @@ class Deadlines(Section):
     publish_s: float = Field(120.0, gt=0, description="One weight update on all engines.")
     batch_s: float = Field(3600.0, gt=0, description="The learner's wait for a batch.")
     shutdown_s: float = Field(10.0, gt=0, description="Orderly end of a worker before it is killed.")
+    stop_s: float = Field(
+        300.0, gt=0, description="From a signal (SIGINT, SIGTERM, SIGHUP) to the end of the run, on the wall clock: "
+        "finish the running step and save. Then the run ends unsaved; a second signal ends it at once."
+    )  # fmt: skip
     warn_s: float = Field(30.0, gt=0, description="A longer wait is logged with what it waits for.")
 
 

@@ -14,6 +14,7 @@ from stretto.observe.forecast import FirstBatch, clock
 from stretto.observe.health import Health
 from stretto.observe.panel import Shown, draw, num
 from stretto.observe.tally import ENDINGS, Event, Row
+from stretto.observe.terminal import Terminal
 
 Mode = Literal["auto", "rich", "plain", "off"]
 REFRESH_S = 0.25
@@ -42,7 +43,7 @@ class LiveView:
         console: Console | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._console = console or Terminal(highlight=False, markup=False, emoji=False)
         if mode == "auto":
             mode = "rich" if self._console.is_terminal and not self._console.is_dumb_terminal else "plain"
         self.mode = mode

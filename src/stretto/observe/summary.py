@@ -28,11 +28,15 @@ class Figures:
     def __init__(self) -> None:
         self.interval, self.health = Interval(), Health()
         self._accuracies: list[float] = []
+        self.evaluated: int | None = None
+        """Version of the last evaluation."""
         self._fall = RewardFall()
 
     def __call__(self, event: Event) -> Row | None:
         """Take one event; returns the row that it completes."""
         self.health(event)
+        if event["e"] == "Eval":
+            self.evaluated = event["version"]
         row = self.interval(event)
         if row is not None:
             self.see(row)

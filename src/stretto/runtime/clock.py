@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import signal
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import Context
@@ -165,6 +167,38 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         pass
+
+
+class WallLoop(asyncio.SelectorEventLoop):
+    """The event loop of the wall clock. A pause of this process (Ctrl-Z and ``fg``, a batch system's suspension) lets
+    no deadline fire: all timers move by its length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused_s = 0.0
+        """Length of all pauses so far, as far as they were noticed."""
+        self._seen = time.monotonic()
+
+    def _run_once(self) -> None:
+        super()._run_once()  # type: ignore[misc]
+        self._seen = time.monotonic()
+
+    @contextlib.contextmanager
+    def minding_pauses(self) -> Iterator[None]:
+        """Inside, pauses are noticed when they end."""
+        before = signal.signal(signal.SIGCONT, self._went_on)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGCONT, before if before is not None else signal.SIG_DFL)
+
+    def _went_on(self, number: int, frame: object) -> None:
+        """It began when the loop was last seen at work, or a little later."""
+        pause_s = time.monotonic() - self._seen
+        self._seen += pause_s
+        self.paused_s += pause_s
+        for timer in self._scheduled:  # type: ignore[attr-defined]  # all by the same: their order stays
+            timer._when += pause_s
 
 
 class Pause:

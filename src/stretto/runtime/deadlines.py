@@ -28,10 +28,15 @@ class Deadlines(Generic[T]):
         """From now on; returns the key with which it can leave."""
         key, self._next = self._next, self._next + 1
         when = self._loop.time() + self._seconds
-        self._due[key] = (when, item)
+        self._due[key] = (when - self._paused_s, item)
         if self._timer is None:
             self._timer = self._loop.call_at(when, self._fire)
         return key
+
+    @property
+    def _paused_s(self) -> float:
+        """Pauses of this process count for nobody; a ``WallLoop`` moves its timers by them."""
+        return getattr(self._loop, "paused_s", 0.0)
 
     def drop(self, key: int) -> None:
         """This one is in time (or was late before)."""
@@ -42,13 +47,14 @@ class Deadlines(Generic[T]):
 
     def _fire(self) -> None:
         self._timer = None
-        until = self._loop.time() + _EARLY_S
+        paused_s = self._paused_s
+        until = self._loop.time() + _EARLY_S - paused_s
         while self._due:
             key = next(iter(self._due))
             when, item = self._due[key]
             if when > until:
                 if self._timer is None:
-                    self._timer = self._loop.call_at(when, self._fire)
+                    self._timer = self._loop.call_at(when + paused_s, self._fire)
                 return
             del self._due[key]
             self._late(item)

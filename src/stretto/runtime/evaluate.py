@@ -41,7 +41,7 @@ class Evaluator:
         self._sampling = replace(sampling, temperature=temperature)
         self._deadline_s = deadline_s
         self._silent = EventLog(None, lambda: 0.0)
-        self._round = self._done = 0
+        self._done = 0
         self._what = ""
 
     async def run(self, engines: Sequence[EngineHandle], now: Callable[[], float], **more: Any) -> float:
@@ -49,8 +49,8 @@ class Evaluator:
         nobody may load weights meanwhile. ``more``: further fields of the Eval event."""
         start = now()
         (version,) = {engine.version for engine in engines}
-        base = FIRST_ID + self._round * len(self._tasks)
-        self._round += 1
+        assert version is not None
+        base = FIRST_ID + version * len(self._tasks)  # of the version: a resumed run draws what it would have drawn
         self._done, self._what = 0, f"evaluating version {version}"
         self._working(self._what, 0, len(self._tasks))
         results = await asyncio.gather(
@@ -65,7 +65,6 @@ class Evaluator:
         if errors:
             self._log.emit("Fault", where="evaluation", what=f"{len(errors)} of {len(results)} rollouts failed, "
                            f"counted as wrong; the first: {type(errors[0]).__name__}: {errors[0]}")  # fmt: skip
-        assert version is not None
         self._keep(version, played)
         rewards = [t.reward for _, t in played if t.reward is not None]
         accuracy = sum(r >= SUCCESS for r in rewards) / len(results)

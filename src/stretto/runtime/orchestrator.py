@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from typing import Any
 
 from stretto.control.version import may_pin
@@ -22,15 +23,21 @@ from stretto.runtime.recovery import checkpoint, restore_groups
 from stretto.runtime.trainer import Trainer
 from stretto.runtime.workers.base import EngineHandle
 
+_ABANDON_S = 5.0
+"""For what was abandoned to notice it; what doesn't is left alone."""
+
 
 class Orchestrator:
-    """One run of the loop. ``restored``: go on from a checkpoint."""
+    """One run of the loop. ``restored``: go on from a checkpoint; ``evaluated``: the version of its last evaluation."""
 
-    def __init__(self, parts: Parts, restored: Restored | None = None) -> None:
+    def __init__(self, parts: Parts, restored: Restored | None = None, evaluated: int | None = None) -> None:
         self._p = parts
         self._c = parts.config
         self._loop = asyncio.get_running_loop()
-        self._restored = restored
+        self._restored, self._evaluated = restored, evaluated
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._at_once = False
+        """Is there nothing that workers would have to end in order?"""
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._published = 0
         self._flusher: asyncio.TimerHandle | None = None
@@ -48,8 +55,11 @@ class Orchestrator:
         self._trainer = Trainer(parts, self._feeder, self._publisher)
 
     def stop(self) -> None:
-        """Finish the running step, save, and end."""
+        """Finish the running step, abandon what can be done again (a start-up, an evaluation), save, and end."""
+        if not self._stopped.done():
+            self._stopped.set_result(None)
         self._trainer.stop()
+        self._publisher.stop()
 
     # the run
 
@@ -69,7 +79,7 @@ class Orchestrator:
             reason = outcome.reason
             return outcome
         except (asyncio.CancelledError, KeyboardInterrupt):
-            reason = "interrupted"
+            reason, self._at_once = "interrupted", True
             raise
         finally:
             self._feeder.is_open = False
@@ -95,10 +105,9 @@ class Orchestrator:
 
     async def _main(self) -> Outcome:
         p = self._p
-        await self._start_workers()
-        await self._first_publish()
-        if p.evaluator is not None and self._restored is None and self._c.eval.at_start:
-            await self._evaluate()
+        if not await self._unless_stopped(self._come_up()):
+            self._at_once = True
+            return Outcome("interrupted")  # nothing has changed since the checkpoint, or since the beginning
         if self._restored is not None:
             restore_groups(p, self._feeder, self._restored)
         self._feeder.is_open = True
@@ -109,13 +118,43 @@ class Orchestrator:
             self._feeder.abandon("the run is over")
         await self._publisher.settled()
         await self._trainer.settled()
-        if p.evaluator is not None and reason != "interrupted":
-            await self._evaluate()
+        if p.evaluator is not None and reason != "interrupted" and not await self._unless_stopped(self._evaluate()):
+            reason = "interrupted"
         await checkpoint(p, self._feeder)
         if reason == "interrupted":
             self._feeder.abandon("interrupted; its state is in the checkpoint")
         await p.learner.save_model(p.out / "model")
         return Outcome(reason)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do this, unless a stop comes before it is done: then it is abandoned (False), as it can be done again."""
+        task = self._loop.create_task(work)
+        try:
+            await asyncio.wait({task, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+                return True
+            task.cancel()
+            await asyncio.wait({task}, timeout=_ABANDON_S)
+            return False
+        finally:
+            task.cancel()
+            if task.done() and not task.cancelled():
+                task.exception()  # marks it as seen
+
+    async def _come_up(self) -> None:
+        """Workers, the first weights, the evaluation that comes before the first step."""
+        await self._start_workers()
+        await self._first_publish()
+        if self._p.evaluator is not None and self._owes_evaluation():
+            await self._evaluate()
+
+    def _owes_evaluation(self) -> bool:
+        """Is one due before anything trains? After a resume: one that was abandoned, or that never came."""
+        version, c = self._p.view.version, self._c.eval
+        if version >= self._p.max_steps > 0 or (self._evaluated is not None and self._evaluated >= version):
+            return False  # the last one comes at the end
+        return c.at_start if version == 0 else bool(c.every) and version % c.every == 0
 
     async def _start_workers(self) -> None:
         p = self._p
@@ -153,7 +192,7 @@ class Orchestrator:
                 await self._trainer.settled()
                 await checkpoint(p, self._feeder)
             if more and p.evaluator is not None and c.eval.every and version % c.eval.every == 0:
-                await self._evaluate()
+                await self._unless_stopped(self._evaluate())
             if more and self._trainer.stopping:
                 return "interrupted"
         return "done"
@@ -208,8 +247,13 @@ class Orchestrator:
 
     async def _close(self) -> None:
         self._trainer.close()
+        self._publisher.close()
         parts: list[Any] = [*self._engines.values(), self._p.learner, self._p.scoring]
-        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+        closing = asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+        if self._at_once:
+            await asyncio.sleep(0)  # by now they know that a death is no news
+            self._p.kill()
+        await closing
 
     def _log_published(self, version: int, staged: Any, start: float) -> None:
         self._published = version

@@ -47,6 +47,8 @@ class Parts:
     """Trajectories that one turn of the event loop starts or takes in at most; None: all (in virtual time, and where a
     lag bound of 0 wants all requests of a step to reach the engine together)."""
     says: Callable[[str], None] = lambda line: None
+    kill: Callable[[], None] = lambda: None
+    """End all worker processes now."""
     top_logp: int = 0
     """Likeliest tokens that the engines record per position; ``draws``: independent draws."""
     draws: int = 0

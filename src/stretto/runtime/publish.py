@@ -59,6 +59,9 @@ class Publisher:
         self._setting = "publish_s + deadlines.rollout_s" if drains else "publish_s"
         self._newest: Offer | None = None
         self._loading: dict[str, Offer] = {}
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self.stopped = False
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held = False
         self._staging = 0
@@ -104,7 +107,7 @@ class Publisher:
     def kick(self) -> None:
         """Start the loads that are due. Not while weights are being staged: the newest ones that are there may lie in
         the slot which the learner has been promised for its next version."""
-        if self._held or self._newest is None or self._staging:
+        if self._held or self.stopped or self._newest is None or self._staging:
             return
         for name in self._rule.engines(self._view):
             # the rule may ask for a version that is still being staged
@@ -113,6 +116,8 @@ class Publisher:
 
     def reload(self, engine: EngineHandle) -> None:
         """An engine came up again and needs weights, whatever the rule says."""
+        if self.stopped:
+            return
         if self._staging:
             self._again.add(engine.name)
         elif self._newest is not None and engine.name not in self._loading:
@@ -127,10 +132,23 @@ class Publisher:
         self._held = False
         self.kick()
 
+    def stop(self) -> None:
+        """The run ends: start no load, and let nobody wait for one, which may wait for long turns to end itself. One
+        that comes to its end is logged; one whose slot was written to meanwhile fails, and nobody minds."""
+        self.stopped = True
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    def close(self) -> None:
+        """Nothing is loaded any more."""
+        self.stopped = True
+        for task in self._loads.values():
+            task.cancel()
+
     async def settled(self) -> None:
         """Wait until nothing is staged or loaded."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        while tasks := self._tasks - (set(self._loads.values()) if self.stopped else set()):
+            await self._any(tasks)
 
     async def serving(self) -> None:
         """Wait until nothing is staged or loaded and an engine holds weights: the only one may be coming up again."""
@@ -154,19 +172,25 @@ class Publisher:
         return [name for name, offer in self._loading.items() if offer.slot == slot]
 
     async def _unread(self, slot: int) -> None:
-        while self._readers(slot):
-            await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        while self._readers(slot) and not self.stopped:
+            await self._any(self._tasks)
+
+    async def _any(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Wait until one of these is over, or a stop comes."""
+        awaited: set[asyncio.Future[None]] = {*tasks} if self.stopped else {*tasks, self._woken}
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
 
     def _start(self, name: str) -> None:
         assert self._newest is not None
         self._loading[name] = self._newest
-        self._spawn(self._load(name, self._newest), f"load on {name}")
+        self._loads[name] = self._spawn(self._load(name, self._newest), f"load on {name}")
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         self._spawned.set()
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _load(self, name: str, offer: Offer) -> None:
         try:
@@ -179,7 +203,8 @@ class Publisher:
             raise
         except BaseException as error:
             self._loading.pop(name, None)
-            if not isinstance(error, WorkerError) or not self._engines[name].restarting:
+            expected = self.stopped or (isinstance(error, WorkerError) and self._engines[name].restarting)
+            if not expected:
                 self._fatal(error)
             return
         self._loading.pop(name, None)
@@ -192,6 +217,8 @@ class Publisher:
 
     def _after_loads(self) -> None:
         self._settling = False
+        if self.stopped:
+            return
         self._release_old()
         self._changed()
         self.kick()

@@ -61,6 +61,8 @@ class Segments:
         goes on. Otherwise: score what ends with that, meanwhile."""
         if self._stops:
             await self._publisher.settled()
+            if self._publisher.stopped:
+                return
             if any(engine.version != version for engine in self._p.engines):
                 held = {engine.name: engine.version for engine in self._p.engines}
                 raise InvariantError(f"version {version} was published after an interruption, but engines hold {held}")
@@ -99,6 +101,8 @@ class Segments:
         made = await asyncio.gather(*(engine.made(pause) for engine in self._p.engines))
         await asyncio.sleep(0)  # rollouts take in what has just been delivered
         while any(member.client.replay for member in self._open()):  # after a resume: where its tokens lie isn't known
+            if self._publisher.stopped:
+                return
             await asyncio.sleep(_LOOK_S)
         partials = {request: completion for part in made for request, completion in part.items()}
         alive = list(self._alive(partials))

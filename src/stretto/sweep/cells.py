@@ -191,7 +191,7 @@ def _run_cell(source: str, settings: list[str], cell: Cell, out: Path, keep: boo
     config = _load(source, settings, cell, f"out={run}")
     record: dict[str, Any] = {"name": cell.name, **cell.key, "lag_bound": config.lag_bound, "pid": os.getpid()}
     try:
-        result = launch(config, "rehearse")
+        result = launch(config, "rehearse", saves=False)
         record |= {name: result[name] for name in ("steps", "wall_s", "virtual_s")}
     except StrettoError as error:
         if type(error) in (ConfigError, DataError, StrettoError):  # of settings, data or the disk: not the method's

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,6 +45,13 @@ class Crew:
         )  # fmt: skip
         self._all.append(started)
         return started
+
+    def kill(self) -> None:
+        """End whatever still lives now."""
+        for started in self._all:
+            if started.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(started.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill whatever still lives and give the memory back."""

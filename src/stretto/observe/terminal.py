@@ -1,0 +1,60 @@
+"""A console on stderr that outlives its terminal: a run must not die of having nobody to tell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import IO, Any
+
+from rich.console import Console
+
+
+class Terminal(Console):
+    """``Console`` on stderr; what can't be written any more (closed terminal, pipe without a reader, full disk) is
+    dropped."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(stderr=True, **options)
+
+    @property
+    def file(self) -> IO[str]:
+        """What is written to."""
+        return _Lasting(super().file)  # type: ignore[return-value]
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
+
+
+class _Lasting:
+    """A text file whose ``write`` and ``flush`` never raise."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._inner = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._inner.write(text)
+        except (OSError, ValueError):  # ValueError: it was closed
+            mute(self._inner)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._inner.flush()
+        except (OSError, ValueError):
+            mute(self._inner)
+
+
+def mute(file: Any) -> None:
+    """What is still buffered for a standard stream that can't be written must not raise once more, at exit say."""
+    for stream, fd in ((sys.__stdout__, 1), (sys.__stderr__, 2)):
+        if file is stream:
+            with contextlib.suppress(OSError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, fd)
+                os.close(nowhere)
