@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stretto.config.sections import Deadlines
+from stretto.config.deadlines import Deadlines
 from stretto.control.publish import EveryK, EveryStep
 from stretto.control.view import View
 from stretto.errors import DeadlineError, StrettoError, WeightsError, WorkerError

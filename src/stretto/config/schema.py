@@ -12,11 +12,11 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from stretto.config.combinations import problems
+from stretto.config.deadlines import Deadlines
 from stretto.config.sections import (
     Cluster,
     Component,
     Control,
-    Deadlines,
     EngineConfig,
     Eval,
     LearnerConfig,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.config.sections import Deadlines
+from stretto.config.deadlines import Deadlines
 from stretto.control.hooks import Publish
 from stretto.control.view import View
 from stretto.errors import WorkerError
