@@ -1,0 +1,163 @@
+"""Runs the commands of README and the docs as they stand there, and writes how long each takes: ``docs/commands.md``.
+
+``python docs/commands.py [PAGE ...]``: each page's commands in order, in a scratch directory that holds the files that
+the page shows. What fails, or takes longer than ``--limit-s``, is said at once and the exit code is 1. Times of pages
+that are left out stay as they are. A fast test holds that each command is in the table and that what it asks for exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "docs" / "commands.md"
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PROGRAMS = ("stretto", "python", "make")
+ELSEWHERE = {
+    "make test": "run by `.ci/run`",
+    "make quickstart": "run by hand at each release",
+    "tensorboard --logdir runs": "a server: it runs until it is stopped",
+}
+"""Commands that this script leaves to others."""
+LONG = "not run by the script: hours"
+HEAD = """# The commands of README and docs
+
+Written by `python docs/commands.py`, which runs them. Seconds on two cores of a shared Xeon: on the clock, and of the
+processors. The machine was not always free: where the clock says far more than the processors, it was busy elsewhere.
+
+| page | command | clock, s | CPU, s |
+| --- | --- | --- | --- |
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line (or several, joined) that a page asks to type. ``page``: relative to the checkout."""
+
+    page: str
+    text: str
+    tag: str
+
+    @property
+    def words(self) -> list[str]:
+        """Its words, as a shell splits them."""
+        return shlex.split(self.text)
+
+
+def pages() -> list[Path]:
+    """README and every page of the docs but those that scripts write."""
+    written = ("commands.md", "config.md")
+    return [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.name not in written)]
+
+
+def commands(page: Path) -> Iterator[Command]:
+    """The page's commands, in order; in fenced blocks, without comments."""
+    for tag, block in FENCE.findall(page.read_text()):
+        if tag.split(" ")[0] not in ("", "sh", "bash"):
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            bare = re.sub(r"^\.venv/bin/", "", re.sub(r"\s+#.*$", "", line)).strip()
+            if bare.split(" ")[0] in (*PROGRAMS, "tensorboard"):
+                yield Command(str(page.relative_to(ROOT)), re.sub(r"\s+", " ", bare), tag)
+
+
+def files(page: Path) -> dict[str, str]:
+    """The files that a page shows: blocks whose first line names one (``# mine.toml``)."""
+    named = {}
+    for _, block in FENCE.findall(page.read_text()):
+        first = re.match(r"# (\w+\.(?:py|toml|jsonl))\n", block)
+        if first:
+            named[first[1]] = block
+    return named
+
+
+def table() -> dict[tuple[str, str], tuple[str, str]]:
+    """(page, command): (clock, CPU), as the page has them."""
+    rows = {}
+    for line in TARGET.read_text().splitlines() if TARGET.exists() else ():
+        cells = [cell.strip() for cell in line.replace("\\|", "\0").strip("|").split("|")]
+        if len(cells) == 4 and cells[1].startswith("`"):
+            rows[cells[0], cells[1].strip("`").replace("\0", "|")] = (cells[2], cells[3])
+    return rows
+
+
+def write(rows: dict[tuple[str, str], tuple[str, str]]) -> None:
+    """The table, in the order of the pages; commands that no page has any more are left out."""
+    lines = []
+    for page in pages():
+        for command in commands(page):
+            clock, cpu = rows.get((command.page, command.text), ("not run yet", ""))
+            lines.append(f"| {command.page} | `{command.text.replace('|', chr(92) + '|')}` | {clock} | {cpu} |")
+    TARGET.write_text(HEAD + "\n".join(dict.fromkeys(lines)) + "\n")
+
+
+def run(page: Path, limit_s: float, rows: dict[tuple[str, str], tuple[str, str]]) -> int:
+    """Run a page's commands; returns how many failed."""
+    failed = 0
+    scratch = Path(tempfile.mkdtemp(prefix="stretto-docs-"))
+    for name, text in files(page).items():
+        (scratch / name).write_text(text)
+    shutil.copy(ROOT / "src/stretto/recipes/data/additions.jsonl", scratch / "questions.jsonl")
+    (scratch / "benchmarks").symlink_to(ROOT / "benchmarks")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                   "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}.", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}  # fmt: skip
+    for command in commands(page):
+        key = (command.page, command.text)
+        if command.text in ELSEWHERE or "checkout" in command.tag:
+            rows[key] = (ELSEWHERE.get(command.text, "run by a test"), "")
+            continue
+        if rows.get(key, ("",))[0] == LONG:
+            continue
+        text = command.text
+        if "…" in text:  # a run that the page's first command has made
+            made = sorted((scratch / "runs").glob("*/")) if (scratch / "runs").exists() else []
+            text = re.sub(r"runs/\S*…", str(made[-1]) if made else "runs/missing", text)
+        print(f"{command.page}: {text}", flush=True)
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        try:
+            code = subprocess.run(["bash", "-c", text], cwd=scratch, env=environment, timeout=limit_s,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            code = -1
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if code:
+            failed += 1
+            print(f"  failed with exit code {code}" if code > 0 else f"  took longer than {limit_s:g} s", flush=True)
+        else:
+            rows[key] = (f"{time.monotonic() - start:.0f}", f"{cpu:.0f}")
+            print(f"  {rows[key][0]} s, {rows[key][1]} s of CPU", flush=True)
+        write(rows)
+    shutil.rmtree(scratch)
+    return failed
+
+
+def main() -> int:
+    """Run what the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pages", nargs="*", help="README.md, docs/tutorial.md, ... (none: all)")
+    parser.add_argument("--limit-s", type=float, default=1800.0)
+    parser.add_argument("--write", action="store_true", help="only write the table anew, with the times that it has")
+    arguments = parser.parse_args()
+    rows = table()
+    if arguments.write:
+        write(rows)
+        return 0
+    chosen = [ROOT / page for page in arguments.pages] or pages()
+    return int(sum(run(page, arguments.limit_s, rows) for page in chosen) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
