@@ -1,8 +1,8 @@
 """Runs the commands of README and the docs as they stand there, and writes how long each takes: ``docs/commands.md``.
 
 ``python docs/commands.py [PAGE ...]``: each page's commands in order, in a scratch directory that holds the files that
-the page shows. What fails, or takes longer than ``--limit-s``, is said at once and the exit code is 1. Times of pages
-that are left out stay as they are. A fast test holds that each command is in the table and that what it asks for exists.
+the page shows. What fails, or takes longer than ``--limit-s``, is said at once, and the exit code is 1. Times of pages
+that are left out stay as they are. A fast test holds that each command is in the table and asks for what exists.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from stretto.observe.confidence import t_interval
 from stretto.sweep.arms import parse_arms
 from stretto.sweep.calibrate import calibrate
 from stretto.sweep.cells import Cell, run_cells
-from stretto.sweep.compare import Comparison, check_exact, collapse_of, collapsed, compare, mean_accuracy
+from stretto.sweep.compare import Comparison, Point, check_exact, collapse_of, collapsed, compare, mean_accuracy
 from stretto.sweep.report import markdown, write_report
 
 TINY = (
@@ -181,6 +182,20 @@ def test_what_counts_as_a_collapse() -> None:
     assert collapse_of(record([0.5] * 4, [], error="WeightsError: ...")) == 5
     assert collapse_of(record([0.5] * 5 + [0.0] * 40, [])) == 11  # it never rose: five of ten are 0.5, then four
     assert collapse_of(record([0.5] * 5 + [0.0] * 20 + [0.5] * 20, [])) is None
+
+
+@pytest.mark.parametrize(
+    ("final", "collapsed", "verdict"),
+    [((0.69, 0.02, 1.36), 0, "undecided"), ((0.70, 0.60, 0.80), 0, "holds"), ((0.5, 0.4, 0.59), 0, "fades"),
+     ((0.5, 0.4, 0.6), 0, "undecided"), ((0.3, 0.1, 0.5), 2, "collapses"), ((0.3, 0.1, 0.5), 1, "fades"),
+     ((0.9, math.nan, math.nan), 0, "undecided")],
+)  # fmt: skip
+def test_a_verdict_is_undecided_where_the_interval_covers_the_start(
+    final: tuple[float, float, float], collapsed: int, verdict: str
+) -> None:
+    (arm,) = parse_arms("topr")
+    point = Point("topr", 32, 3, final, final, collapsed, 0, 0, 0.6, 1.0, 1.0)
+    assert Comparison("stale", [arm], [32], [0, 1, 2], [point], []).verdicts() == {"topr": verdict}
 
 
 def test_area_and_interval() -> None:

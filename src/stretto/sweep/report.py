@@ -67,8 +67,9 @@ def _verdicts(comparison: Comparison) -> str:
     lines = []
     for word, meaning in (
         ("collapses", f"in most seeds at a lag of {STALE} or more"),
-        ("fades", "neither collapses in most seeds nor keeps what it started with at the largest lag"),
-        ("holds", "collapses in at most half of the seeds at any lag and ends, at the largest, no lower than it began"),
+        ("fades", "at the largest lag the 95 % interval of the final accuracy lies below where the runs started"),
+        ("undecided", "that interval covers the start: these seeds can't tell"),
+        ("holds", "that interval lies at or above the start"),
     ):
         names = ", ".join(f"<code>{html.escape(name)}</code>" for name, verdict in verdicts.items() if verdict == word)
         lines.append(f"<li><b>{word}</b> ({meaning}): {names or 'none'}</li>")
