@@ -64,8 +64,9 @@ class Comparison:
 
     def verdicts(self) -> dict[str, str]:
         """Per objective: ``collapses`` (in most seeds at some lag of 32 or more; below that, in most seeds at the
-        largest), else by the 95 % interval of the final accuracy at the largest lag: ``holds`` (all of it is at or above
-        where the runs started), ``fades`` (all below), ``undecided`` (it covers the start, or one seed has none)."""
+        largest), else by the 95 % interval of the final accuracy at the largest lag: ``holds`` (all of it is at or
+        above where the runs started), ``fades`` (all below), ``undecided`` (it covers the start, or one seed has
+        none)."""
         out = {}
         for arm in self.arms:
             points = [self.point(arm.label, lag) for lag in self.lags]
