@@ -8,7 +8,7 @@ import pytest
 import foreign
 from stretto.errors import ConfigError, DataError
 from stretto.models.chat import check_variables, read_template
-from stretto.models.tokenizer import LightTokenizer, char_tokenizer, light_tokenizer
+from stretto.models.tokenizer import LightTokenizer, char_tokenizer, light_char_tokenizer, light_tokenizer
 
 USER, SYSTEM = {"role": "user", "content": "7 * 6?"}, {"role": "system", "content": "Be brief."}
 OPEN = {"role": "assistant", "content": "The answer"}
@@ -89,6 +89,8 @@ def test_a_template_of_ones_own_is_a_file_its_text_or_a_name(tmp_path: Path) -> 
     light = light_tokenizer(tmp_path)
     file = tmp_path / "own.jinja"
     file.write_text("{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}")
+    unsaved = light_char_tokenizer("abc")
+    assert unsaved.chat([{"role": "user", "content": "ab"}], chat_template=file.read_text()).tolist() == [2, 3, 1]
     for given in (str(file), file.read_text()):
         ids = light.chat([{"role": "user", "content": "ab"}], chat_template=read_template(given, light))
         assert ids.tolist() == [*light.encode("ab").tolist(), 1]

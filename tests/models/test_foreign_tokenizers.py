@@ -92,6 +92,15 @@ def test_a_class_that_builds_its_own_pipeline_is_read_as_transformers_reads_it(t
     )
 
 
+@pytest.mark.parametrize("kind", foreign.KINDS)
+def test_text_inside_a_text_gets_no_blank_before_it(tmp_path: Path, kind: str) -> None:
+    light = light_tokenizer(foreign.KINDS[kind](tmp_path))
+    asked, result = light.encode_prompt("[7*6]"), light.encode_inside("42>")
+    joined = light.decode([*asked.tolist(), *result.tolist()])
+    assert joined == ("[ 7 * 6 ] 42 >" if kind == "wordpiece" else "[7*6]42>")
+    assert light.encode_inside("").tolist() == []
+
+
 def test_dropout_of_merges_is_off(tmp_path: Path) -> None:
     root = foreign.byte_level(tmp_path)
     expected = light_tokenizer(root).encode(TEXT).tolist()

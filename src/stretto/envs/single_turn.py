@@ -73,7 +73,7 @@ class SingleTurn:
     def worked_answer(self, task: Task) -> tuple[list[int], list[bool]]:
         """Prompt, answer and eos as ids with the mask of what a supervised start learns."""
         prompt = task.prompt.tolist()
-        answer = [*self.tokenizer.encode(spelt(task.answer)).tolist(), *self.tokenizer.eos_ids[:1]]
+        answer = [*self.tokenizer.encode_inside(spelt(task.answer)).tolist(), *self.tokenizer.eos_ids[:1]]
         return prompt + answer, [False] * len(prompt) + [True] * len(answer)
 
     def worked(self, index: int) -> tuple[list[int], list[bool]]:

@@ -113,7 +113,7 @@ class ToolAgent(HeldOut):
                 info = {"reward_absent": result.reason} if result.reward is None else None
                 return transcript.finish(result.reward, info=info)
             await client.sleep(self.latency_s(client.uniform(turn)), "tool")
-            transcript.observe(self.tokenizer.encode(calculate(text)))
+            transcript.observe(self.tokenizer.encode_inside(calculate(text)))
         return self._cut(transcript, f"more than {self.max_calls} calls")
 
     def _written(self, tokens: Ints) -> str:
@@ -144,10 +144,10 @@ class ToolAgent(HeldOut):
         mask = [False] * len(tokens)
         for call, value in steps(task.info["problem"]):
             for text, policy in ((f"[{call}]", True), (f"{value}>", False)):
-                ids = self.tokenizer.encode(text).tolist()
+                ids = self.tokenizer.encode_inside(text).tolist()
                 tokens += ids
                 mask += [policy] * len(ids)
-        answer = [*self.tokenizer.encode(task.answer).tolist(), *self.tokenizer.eos_ids[:1]]
+        answer = [*self.tokenizer.encode_inside(task.answer).tolist(), *self.tokenizer.eos_ids[:1]]
         return tokens + answer, mask + [True] * len(answer)
 
     def text(self, trajectory: Trajectory) -> str:

@@ -8,6 +8,8 @@ from tokenizers import Tokenizer, decoders, models
 
 from stretto.errors import DataError
 
+PAD, EOS, BOS = "<pad>", "<eos>", "<bos>"
+"""The special tokens of the tiny model's own tokenizer."""
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"  # noncharacters: they mean nothing in any text
 
 

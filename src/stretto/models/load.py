@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stretto.errors import DataError
-from stretto.models.tokenizer import load_tokenizer
+from stretto.models.tokenizer_files import load_tokenizer
 
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 

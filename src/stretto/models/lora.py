@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stretto.errors import ConfigError
-from stretto.models.tokenizer import load_tokenizer
+from stretto.models.tokenizer_files import load_tokenizer
 
 ADAPTER = "default"
 

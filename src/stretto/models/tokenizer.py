@@ -6,7 +6,6 @@ files mean here what they mean there; the tiny model's own needs only the packag
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -17,13 +16,13 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models
 
 from stretto.errors import DataError
-from stretto.models.backend import added_around, character_table, check_unmarked, renamed, settle
+from stretto.models.backend import BOS, EOS, PAD, added_around, character_table, check_unmarked, renamed, settle
+from stretto.models.tokenizer_files import eos_ids, load_tokenizer, own_characters, read_json
 from stretto.trajectory import Ints
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-PAD, EOS, BOS = "<pad>", "<eos>", "<bos>"
 SpecialTokens = Literal["start", "all", "none"]
 
 
@@ -111,10 +110,16 @@ class LightTokenizer:
     @property
     def full(self) -> Any:
         """The tokenizer as Transformers loads it."""
-        if self._full is None:
-            if self.directory is None:
-                raise DataError("this tokenizer has no directory that Transformers could load it from")
+        if self._full is None and self.directory is not None:
             self._full = load_tokenizer(self.directory)
+        elif self._full is None:
+            from transformers import PreTrainedTokenizerFast
+
+            named = {"eos_token": self.eos_ids[0] if self.eos_ids else None, "pad_token": self.pad_id}
+            self._full = PreTrainedTokenizerFast(
+                tokenizer_object=self.backend,
+                **{name: self.backend.id_to_token(i) for name, i in named.items() if i is not None},
+            )
         return self._full
 
     def encode(self, text: str, *, split_special_tokens: bool = False) -> Ints:
@@ -134,6 +139,22 @@ class LightTokenizer:
             check_unmarked(text)
             return self.encode_rendered(text, self.special_texts)
         return self.encode_rendered(text)
+
+    def encode_inside(self, text: str) -> Ints:
+        """Ids [n] int32 of ``text`` as it stands inside a longer one (a tool's result): without the blank that some
+        tokenizers put before what begins a text."""
+        if self._begins_with_blank:
+            before, ids = self.encode("\n").tolist(), self.encode("\n" + text).tolist()
+            if ids[: len(before)] == before:
+                return np.array(ids[len(before) :], np.int32)
+        return self.encode(text)
+
+    @cached_property
+    def _begins_with_blank(self) -> bool:
+        anchor, before = self._anchor
+        if self.by_character or not anchor:
+            return False
+        return self.decode([*anchor, *self.encode("a").tolist()], special=True) == f"{before} a"
 
     def encode_rendered(self, text: str, controls: frozenset[str] | None = None) -> Ints:
         """Ids [n] int32 of a ``text`` that is all there is, with special tokens where it spells them. With ``controls``
@@ -236,69 +257,16 @@ def light_tokenizer(directory: str | Path) -> LightTokenizer:
             f"{root}: no tokenizer.json. Save a fast tokenizer there: "
             f"AutoTokenizer.from_pretrained(...).save_pretrained({str(root)!r})"
         )
-    settings = _read_json(root / "tokenizer_config.json")
-    own = _own(file, settings)
+    settings = read_json(root / "tokenizer_config.json")
+    own = own_characters(file, settings)
     if own is not None:
         ids = (own.token_to_id(settings["eos_token"]), own.token_to_id(settings["pad_token"]))
-        return LightTokenizer(own, eos_ids=_eos_ids(root, ids[0]), pad_id=ids[1], directory=root)
+        return LightTokenizer(own, eos_ids=eos_ids(root, ids[0]), pad_id=ids[1], directory=root)
     full = load_tokenizer(root)
     backend = getattr(full, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise DataError(f"{root}: {type(full).__name__} is a slow tokenizer; save a fast one (tokenizer.json) there")
     return LightTokenizer(
-        backend, eos_ids=_eos_ids(root, full.eos_token_id), pad_id=full.pad_token_id,
+        backend, eos_ids=eos_ids(root, full.eos_token_id), pad_id=full.pad_token_id,
         chat_template=full.chat_template, directory=root, full=full,
     )  # fmt: skip
-
-
-def _own(file: Path, settings: Mapping[str, Any]) -> Tokenizer | None:
-    """The tokenizer if it is one that ``char_tokenizer`` saved: reading it needs no Transformers."""
-    if settings.get("eos_token") != EOS or settings.get("pad_token") != PAD or "added_tokens_decoder" in settings:
-        return None
-    if "add_bos_token" in settings or "chat_template" in settings or file.with_name("chat_template.jinja").is_file():
-        return None
-    backend = _backend(file)
-    special = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
-    return None if character_table(backend, special) is None else backend
-
-
-def _backend(file: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing narrower
-        raise DataError(f"{file}: not a tokenizer: {error}; save it again") from error
-
-
-def load_tokenizer(path: str | Path) -> Any:
-    """The tokenizer in the directory ``path`` as Transformers loads it; ``DataError`` if there is none."""
-    from transformers import AutoTokenizer, TokenizersBackend
-
-    root = Path(path)
-    # a directory that says nothing of its kind is read for what tokenizer.json says
-    named = (root / "config.json").is_file() or "tokenizer_class" in _read_json(root / "tokenizer_config.json")
-    kind = AutoTokenizer if named or not (root / "tokenizer.json").is_file() else TokenizersBackend
-    try:
-        return kind.from_pretrained(str(root), local_files_only=True)
-    except Exception as error:  # a broken file raises whatever the library's code meets
-        raise DataError(f"model {str(path)!r}: holds no tokenizer that can be loaded: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return dict(json.loads(path.read_text()))
-    except (json.JSONDecodeError, ValueError, TypeError) as error:
-        raise DataError(f"{path}: not a JSON object: {error}") from error
-
-
-def _eos_ids(root: Path, own: int | None) -> set[int]:
-    """The generation config's ids (or the model config's), and the tokenizer's own eos."""
-    found: set[int] = set()
-    for name in ("generation_config.json", "config.json"):
-        settings = _read_json(root / name)
-        ids = settings.get("eos_token_id", (settings.get("text_config") or {}).get("eos_token_id"))
-        if ids is not None:
-            found.update([ids] if isinstance(ids, int) else ids)
-            break
-    return found | ({own} if own is not None else set())
