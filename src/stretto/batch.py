@@ -21,8 +21,12 @@ _TOKEN_FIELDS = (
     "tokens", "mask", "logp_behavior", "logp_proximal", "logp_old", "entropy", "values", "targets", "rewards",
     "versions",
 )  # fmt: skip
-_ALTERNATIVE_FIELDS = ("mc_tokens", "mc_logp_behavior", "head_tokens", "head_logp_behavior")
-_RECORDED = dict(zip(("mc_ids", "mc_logp", "head_ids", "head_logp"), _ALTERNATIVE_FIELDS, strict=True))
+_ALTERNATIVE_FIELDS = (
+    "mc_tokens", "mc_logp_behavior", "head_tokens", "head_logp_behavior", "temperature", "support",
+)  # fmt: skip
+_RECORDED = dict(
+    zip(("mc_ids", "mc_logp", "head_ids", "head_logp", "temperature", "support"), _ALTERNATIVE_FIELDS, strict=True)
+)
 """The engine's names of its records, and the fields that they become."""
 _ROW_FIELDS = (
     "group", "trajectory", "length", "terminated", "truncated", "bootstrap", "reward_fast", "reward_slow", "trained_at",
@@ -54,6 +58,9 @@ class TokenBatch:
     Alternatives to the sampled token, recorded by the engine, for KLPO: ``mc_tokens`` and ``mc_logp_behavior``
     [B,T,M] of M draws, ``head_tokens`` and ``head_logp_behavior`` [B,T,K] of the sampler's K likeliest tokens.
 
+    The distribution that a token was sampled from, where it isn't the run's own: ``temperature`` [B,T,1] (NaN: the
+    run's), ``support`` [B,T,W] uint8, the tokens that the sampler kept (``records.UNRECORDED``).
+
     Late rewards, for RAC [B]: ``reward_fast`` known when the row first trained, ``reward_slow`` arrived later (NaN: not
     yet), ``trained_at``: version of the step that first trained the row (-1: this one).
 
@@ -83,6 +90,8 @@ class TokenBatch:
     mc_logp_behavior: Tensor | None = None
     head_tokens: Tensor | None = None
     head_logp_behavior: Tensor | None = None
+    temperature: Tensor | None = None
+    support: Tensor | None = None
     version: int = 0
     totals: Totals | None = None
     statistics: dict[str, Tensor] | None = None
@@ -226,7 +235,8 @@ class TokenBatch:
         for name in columns:
             if name.startswith("record."):
                 floating = np.issubdtype(columns[name].dtype, np.floating)
-                records[name[7:]] = pad(name, dtype if floating else torch.int64)
+                whole = torch.uint8 if columns[name].dtype == np.uint8 else torch.int64
+                records[name[7:]] = pad(name, dtype if floating else whole)
         optional: dict[str, Any] = {
             ours: records.pop(theirs) for theirs, ours in _RECORDED.items() if theirs in records
         }

@@ -16,11 +16,10 @@ from stretto.envs.base import ENVIRONMENTS
 from stretto.envs.build import build_environment
 from stretto.errors import ConfigError, DataError
 from stretto.learner.old_policy.choice import contradictions, route_of
+from stretto.rollout.types import LEAST_TEMPERATURE
 
 _ENVIRONMENT = ("bind", "task", "eval_tasks", "rollout", "text")
 _OBJECTIVE = ("needs", "corrects", "advantages", "__call__")
-_GREEDY_BELOW = 1e-3
-"""Below this temperature sampling is greedy in all but name, and its inverse may overflow."""
 _THREADS_PER_CORE = 4
 _SMOLLM2_VOCABULARY = 49152
 MOST_ALTERNATIVES = 4096
@@ -235,13 +234,13 @@ def _size(model: Path | int | None) -> int:
 
 def _check_sampling(config: RunConfig) -> None:
     temperature, top_k = config.sampling.temperature, config.sampling.top_k
-    if temperature < _GREEDY_BELOW or top_k == 1:
+    if temperature < LEAST_TEMPERATURE or top_k == 1:
         asked = "sampling.top_k = 1" if top_k == 1 else f"sampling.temperature = {temperature:g}"
         raise ConfigError(
             f"{asked} is greedy: all trajectories of a group are alike and nothing trains. Evaluation is greedy by "
             "itself (eval.temperature = 0)"
         )
-    if 0 < config.eval.temperature < _GREEDY_BELOW:
+    if 0 < config.eval.temperature < LEAST_TEMPERATURE:
         raise ConfigError(f"eval.temperature = {config.eval.temperature:g} is greedy in all but name: set 0")
 
 
@@ -251,6 +250,9 @@ def _check_model(config: RunConfig, env: Any, objective: Any) -> None:
 
         check_directory(Path(config.model).expanduser())
         check_vocabulary(Path(config.model).expanduser(), tokenizer_of(config, env))
+    from stretto.models.fit import check_fit
+
+    check_fit(config)
     size = None
     if config.engine.top_logp or "head" in objective.needs:
         size = _vocabulary(config, env)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import DataError, InvariantError
+from stretto.records import padded_records
 
 if TYPE_CHECKING:
     from stretto.batch import TokenBatch as TokenBatch
@@ -254,9 +255,6 @@ class Transcript:
         dtype = first.logp.dtype if first is not None else np.float32
         mask, versions = np.zeros(n, np.bool_), np.zeros(n, np.int32)
         logp, entropy = np.zeros(n, dtype), np.zeros(n, dtype)
-        records = {}
-        if first is not None and first.records:
-            records = {name: np.zeros((n, *r.shape[1:]), r.dtype) for name, r in first.records.items()}
         for start, end, written in runs:
             part = slice(start, end)
             mask[part] = True
@@ -269,12 +267,23 @@ class Transcript:
                 _join([c.versions for c in written], versions[part])
                 _join([c.logp for c in written], logp[part])
                 _join([c.entropy for c in written], entropy[part])
-            for name, values in records.items():
-                _join([c.records[name] for c in written], values[part])
+        records: dict[str, NDArray[Any]] = {}
+        sampled = [(len(c.tokens), c.records) for _, _, written in runs for c in written]
+        for name, parts in padded_records(sampled).items():
+            records[name] = np.zeros((n, *parts[0].shape[1:]), parts[0].dtype)
+            records[name][mask] = np.concatenate(parts)
         return Trajectory(
             self.trajectory, self.group, self._ids[:n].copy(), mask, versions, logp, entropy, reward, terminated,
             truncated, self.turns, 0, None, records, info if info is not None else {}, late,
         )  # fmt: skip
+
+    def so_far(self, running: Sequence[Completion]) -> Trajectory:
+        """The trajectory if it ended here, after ``running``, which it hasn't taken in; without a reward."""
+        ahead = Transcript(self.trajectory, self.group)
+        ahead._parts, ahead._ids, ahead._length = list(self._parts), self.tokens(), self._length
+        for completion in running:
+            ahead.sample(completion)
+        return ahead.finish(None)
 
     def _sampled_runs(self) -> list[tuple[int, int, list[Completion]]]:
         """[(start, end, completions)] of what was sampled; completions with nothing between them go in together."""

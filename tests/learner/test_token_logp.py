@@ -11,8 +11,9 @@ import torch
 
 from stretto.errors import DataError
 from stretto.models import logp as module
+from stretto.models.head import head_transform
 from stretto.models.load import load_policy, load_tokenizer, named_weights
-from stretto.models.logp import check_head, policy_positions, token_logp
+from stretto.models.logp import policy_positions, token_logp
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> dict[str, Any]:
@@ -80,16 +81,26 @@ def test_tied_weights_are_named_once(build_model: Callable[..., Path], tmp_path:
     assert sum(t.numel() for t in names.values()) == sum(p.numel() for p in model.parameters())
 
 
-def test_a_model_that_transforms_its_logits_is_refused() -> None:
+def test_a_model_that_transforms_its_logits_in_an_unknown_way_is_refused() -> None:
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
     config = Gemma2Config(
         vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-        intermediate_size=16, final_logit_softcapping=0.05,
+        intermediate_size=16, final_logit_softcapping=30.0,
     )  # fmt: skip
     torch.manual_seed(0)
-    with pytest.raises(DataError, match="transforms its logits"):
-        check_head(Gemma2ForCausalLM(config).eval())
+    model = Gemma2ForCausalLM(config).eval()
+    assert head_transform(model).cap == 30  # small logits are hardly capped: it shows on realistic ones alone
+    forward = model.forward
+
+    def stranger(*args: Any, **options: Any) -> Any:
+        out = forward(*args, **options)
+        out.logits = out.logits - 0.001 * out.logits**2
+        return out
+
+    model.forward = stranger
+    with pytest.raises(DataError, match="Gemma2ForCausalLM transforms its logits"):
+        head_transform(model)
 
 
 def test_dropout_is_off_in_both_modes(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from stretto.config.schema import RunConfig
 from stretto.envs.arithmetic import Arithmetic
 from stretto.errors import ConfigError, DataError
 from stretto.models import smollm2
+from stretto.models.load import load_policy
 from stretto.models.resolve import resolve_model
 from stretto.models.tokenizer import light_tokenizer
 
@@ -34,9 +35,20 @@ def test_a_directory_that_lacks_something_says_what(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["BertModel"]}))
     with pytest.raises(DataError, match=r"lacks tokenizer\.json, model\.safetensors"):
         resolve(tmp_path)
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(DataError, match="merge it into its base model"):
-        resolve(tmp_path)
+    adapter = tmp_path / "adapter_config.json"
+    for base, told in (
+        ("nowhere/base", "which is no directory here"),
+        (str(tmp_path), "its base is"),
+        ("", "of which"),
+    ):
+        adapter.write_text(json.dumps({"base_model_name_or_path": base}))
+        with pytest.raises(DataError, match=f"a PEFT adapter alone .*{told}.*merge it into its base model"):
+            resolve(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    for read in (resolve, load_policy):
+        with pytest.raises(DataError, match=r"full weights and a PEFT adapter.*move adapter_config\.json"):
+            read(tmp_path)
+    adapter.unlink()
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(DataError, match="not a causal language model"):

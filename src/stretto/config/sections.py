@@ -57,7 +57,9 @@ class Workers(Section):
 
 
 class Sampling(Section):
-    """How the policy is sampled; the recorded log-probability is of the distribution after all of these."""
+    """How the policy is sampled; the recorded log-probability is of the distribution after all of these, and the
+    learner scores the same one. Under `top_p` or `top_k` each token carries which tokens were kept: vocabulary / 8
+    bytes."""
 
     temperature: float = Field(1.0, ge=0, description="Softmax temperature; 0 is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus mass; 1 is off.")
@@ -92,16 +94,28 @@ class EngineConfig(Section):
     draws: int = Field(0, ge=0, description="Record M independent draws per position; 0: what the objective needs.")
 
 
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 class Lora(Section):
     """Low-rank adapters in PEFT format."""
 
     rank: int = Field(0, ge=0, description="0: full fine-tuning.")
     alpha: float = Field(32.0, gt=0, description="Scale; the update is alpha / rank * B A.")
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on the adapter's input.")
-    targets: list[str] = Field(
-        default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-        description="Module names that get an adapter.",
+    targets: Annotated[list[str], BeforeValidator(_listed)] = Field(
+        default_factory=lambda: ["all-linear"],
+        description="Names of the modules that get an adapter (their last parts are enough), or `all-linear`: every "
+        "linear layer but the head. Of a model with tied embeddings, one on embedding or head acts in both places.",
     )
+
+    @field_validator("targets")
+    @classmethod
+    def _alone(cls, targets: list[str]) -> list[str]:
+        if "all-linear" in targets and len(targets) > 1:
+            raise ValueError("'all-linear' stands alone: it means every linear layer but the head")
+        return targets
 
 
 class Critic(Section):

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.config.sections import LearnerConfig
+from stretto.errors import DataError
 from stretto.learner.critic import build_critic
+from stretto.models.head import Head, head_transform
 from stretto.models.llama_like import unsupported
 from stretto.models.load import load_policy
-from stretto.models.logp import check_head, hidden_states, policy_positions, token_logp, trunk_of
-from stretto.models.lora import attach_lora
+from stretto.models.logp import hidden_states, policy_positions, trunk_of
+from stretto.models.lora import attach_lora, check_adapters
 from stretto.models.prefix import PolicyStates
 from stretto.models.value import ValueHead, ValueNetwork
 
@@ -39,7 +41,8 @@ class Scores:
 class Scorer:
     """Policy and critic of a learner, and what they say about a batch.
 
-    ``temperature`` is the sampling temperature (0, greedy, counts as 1: the engine records the untempered one).
+    ``temperature`` is the run's sampling temperature (0, greedy, counts as 1: the engine records the untempered one);
+    a token that was sampled otherwise comes with its own, and with what top-k and top-p left.
     """
 
     def __init__(self, model_dir: str, config: LearnerConfig, seed: int, temperature: float) -> None:
@@ -49,7 +52,7 @@ class Scorer:
         self.model: Any = load_policy(
             model_dir, self.dtype, gradient_checkpointing=config.gradient_checkpointing and config.lora.rank == 0
         )
-        check_head(self.model)
+        transform = head_transform(self.model)
         llama_like = unsupported(self.model) is None
         self.lora = config.lora.rank > 0
         if self.lora:
@@ -62,11 +65,13 @@ class Scorer:
             )
         self._base = self.model.get_base_model() if self.lora else self.model
         self._trunk = trunk_of(self._base)
-        self._head = self._base.get_output_embeddings()
+        self._head = Head(self._base, transform)
         # Sharing changes the order of sums, and Transformers' norms are float32 in any precision: float64, where
         # a split must not show, goes without. Checkpointing recomputes layers, which can't fill a cache.
         share = self.dtype == torch.float32 and not config.gradient_checkpointing
         self._states = PolicyStates(self._trunk, llama_like=llama_like, share=share)
+        if self.lora:
+            check_adapters(self.model, lambda ids: self._head.logits(hidden_states(self._trunk, ids[None])[0]))
         self._trains_in_train_mode = config.gradient_checkpointing or (self.lora and config.lora.dropout > 0)
         self._coefficient = config.critic.coefficient
         width = self._head.weight.shape[1]
@@ -112,9 +117,7 @@ class Scorer:
         ids = torch.cat([sampled[:, None], *(ids.flatten(0, 1)[target] for ids in others.values())], 1)
         with nullcontext() if policy_alone else torch.no_grad():
             hidden = self._hidden(self._states, tokens, batch.mask)
-            logp, entropy = token_logp(
-                hidden, self._head.weight, ids, getattr(self._head, "bias", None), self.temperature
-            )
+            logp, entropy = self._head.logp(hidden, ids, *self._distribution(batch, target, others))
         value: Tensor | None = None
         if values and isinstance(self.critic, ValueHead):
             # the coefficient scales what reaches the shared trunk, not the head's own gradient
@@ -129,6 +132,23 @@ class Scorer:
             None if value is None else _spread(value, target, batch.mask),
             {name: _spread(x, target, batch.mask) for name, x in zip(others, rest, strict=True)},
         )
+
+    def _distribution(
+        self, batch: TokenBatch, target: Tensor, alternatives: Collection[str]
+    ) -> tuple[float | Tensor, Tensor | None]:
+        """Temperature (one, or [n]) and support of the distributions that the policy tokens were sampled from."""
+        temperature: float | Tensor = self.temperature
+        if batch.temperature is not None:
+            own = batch.temperature.flatten()[target]
+            temperature = torch.where(own.isnan(), self.temperature, own)
+        if batch.support is None:
+            return temperature, None
+        if alternatives:
+            raise DataError(
+                "a turn was sampled under top_k or top_p, but the objective compares the policies over the whole "
+                "vocabulary: sample without, or choose another objective"
+            )
+        return temperature, batch.support.flatten(0, 1)[target]
 
     def bootstrap(self, batch: TokenBatch) -> Tensor:
         """Value [B] of the state after the last token of each row. Without gradient."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stretto.errors import ConfigError, WeightsError, nearest
+from stretto.models.reach import check_reach, description_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ def _hint(name: str, parameters: Mapping[str, Tensor]) -> str:
 def build_forward(model: Any, kind: str, dtype: torch.dtype, max_tokens: int) -> Forward:
     """The forward pass for ``model``: ``fast``, ``transformers``, or ``auto`` (fast where it exists).
 
-    Raises ``ConfigError`` if ``fast`` is asked for and the model isn't supported.
+    Raises ``ConfigError`` if ``fast`` is asked for and the model isn't supported, or if the model can't read rows of
+    ``max_tokens``.
     """
     from stretto.models.generic import GenericForward
     from stretto.models.llama import LlamaForward
@@ -120,6 +122,7 @@ def build_forward(model: Any, kind: str, dtype: torch.dtype, max_tokens: int) ->
 
     if kind not in ("auto", "fast", "transformers"):
         raise ConfigError(f"engine.forward = {kind!r}; {nearest(kind, ('auto', 'fast', 'transformers'))}")
+    check_reach(description_of(model.config), max_tokens, type(model).__name__)
     reason = unsupported(model)
     if kind == "fast" and reason is not None:
         raise ConfigError(f"engine.forward = 'fast' can't run this model: {reason}. Use 'auto' or 'transformers'")

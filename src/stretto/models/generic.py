@@ -13,6 +13,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from stretto.errors import ConfigError
 from stretto.models.forward import KVShape, Span, check_weights
+from stretto.models.reach import description_of, window_of
 
 
 class _RowLayer(CacheLayerMixin):
@@ -69,12 +70,16 @@ class GenericForward:
     """The model's own forward with a cache of rows (see ``models.forward.Forward``).
 
     Raises ``ConfigError`` for a model whose state isn't plain keys and values, or that gives other logits
-    through the row cache than without one (checked once on four tokens).
+    through the row cache than without one (checked once, on a long and a short row). Layers that look back through a
+    sliding window get a mask of their own.
     """
 
     def __init__(self, model: Any, dtype: torch.dtype, max_tokens: int) -> None:
         self.name = type(model).__name__
-        self._refuse(model.config, max_tokens)
+        description = description_of(model.config)
+        self._window = window_of(description)
+        self._by_kind = bool(description.get("layer_types"))
+        self._refuse(description, max_tokens)
         self.model = model.to(dtype).eval()
         self.dtype = dtype
         self.vocab = int(model.config.vocab_size)
@@ -83,21 +88,31 @@ class GenericForward:
         self._position_ids = "position_ids" in takes
         self._parameters = dict(model.named_parameters())
         self._aliases = self._tied_names()
-        self.kv_shapes = self._probe()
-        self._self_check()
+        try:
+            self.kv_shapes = self._probe()
+            error = self._error(self._lengths(max_tokens))
+        except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as e:
+            raise ConfigError(f"engine: {self.name} can't run on a cache of rows: {e}. Take another model") from e
+        if not error <= {torch.float64: 1e-6, torch.float32: 1e-3}.get(dtype, 0.1):
+            raise ConfigError(
+                f"engine: {self.name} isn't reproduced by the row cache (relative error of its logits {error:.1e}), so "
+                "it would sample from another distribution than its own. Take another model"
+            )
 
-    def _refuse(self, config: Any, max_tokens: int) -> None:
-        kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    def _refuse(self, description: Mapping[str, Any], max_tokens: int) -> None:
+        kinds = set(description.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
         if kinds:
             raise ConfigError(f"engine: {self.name} has layers of kind {sorted(kinds)}; only attention is supported")
-        window = getattr(config, "sliding_window", None)
-        if window is not None and window < max_tokens and getattr(config, "use_sliding_window", True):
-            raise ConfigError(
-                f"engine.max_tokens = {max_tokens} exceeds the sliding window of {self.name} ({window}); lower it"
+        if self._window is not None and self._window < max_tokens and description.get("attention_layers"):
+            raise ConfigError(  # these windows are counted from the end of the longest row
+                f"engine.max_tokens = {max_tokens} exceeds the window of the local layers of {self.name} "
+                f"({self._window}): set engine.max_tokens = {self._window} or less"
             )
-        limit = getattr(config, "max_position_embeddings", None)
-        if limit is not None and max_tokens > limit:
-            raise ConfigError(f"engine.max_tokens = {max_tokens}, but {self.name} has only {limit} positions")
+
+    def _lengths(self, max_tokens: int) -> tuple[int, int]:
+        """Of the two rows of the check: one that fills a window that rows may exceed, and a short one."""
+        window = self._window if self._window is not None and self._window < max_tokens else 0
+        return min(max_tokens, max(8, window + 2)), min(max_tokens, 3)
 
     def _tied_names(self) -> dict[str, str]:
         first = {id(p): name for name, p in self._parameters.items()}
@@ -107,7 +122,10 @@ class GenericForward:
     @torch.inference_mode()
     def _probe(self) -> list[KVShape]:
         cache = DynamicCache()
-        self.model(torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{self._cache_key: cache})
+        try:
+            self.model(torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{self._cache_key: cache})
+        except (AttributeError, IndexError, TypeError) as error:
+            raise ConfigError(f"engine: {self.name} keeps a state that isn't keys and values per head") from error
         shapes = []
         for layer in cache.layers:
             keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -117,17 +135,20 @@ class GenericForward:
         return shapes
 
     @torch.inference_mode()
-    def _self_check(self) -> None:
-        tokens = torch.arange(8).view(2, 4) % self.vocab
-        kv = [torch.zeros(2, 5, shape.width, dtype=self.dtype) for shape in self.kv_shapes]
-        self.prefill(tokens[:, :3], kv, torch.arange(2))
-        span = Span(0, 2, 4, None)
-        got = self.decode(tokens[:, 3], torch.full((2,), 3), kv, 0, [span]).double()
-        want = self.model(tokens, use_cache=False).logits[:, -1].double()
-        error = float((got - want).abs().max() / want.abs().max().clamp_min(1e-30))
-        bound = {torch.float64: 1e-6, torch.float32: 1e-3}.get(self.dtype, 0.1)
-        if not error <= bound:
-            raise ConfigError(f"engine: {self.name} isn't reproduced by the row cache (relative error {error:.1e})")
+    def _error(self, lengths: tuple[int, int]) -> float:
+        """Largest difference between the logits after rows of these lengths, decoded together on the cache, and those
+        of the model's own forward of each, over the largest logit."""
+        longest = max(lengths)
+        tokens = torch.arange(2 * longest).view(2, longest) * 7919 % self.vocab
+        kv = [torch.zeros(2, longest + 1, shape.width, dtype=self.dtype) for shape in self.kv_shapes]
+        last = torch.tensor(lengths) - 1
+        self.prefill(tokens[:, :-1], kv, torch.arange(2))
+        got = self.decode(tokens[torch.arange(2), last], last, kv, 0, [Span(0, 2, longest, None)]).double()
+        each = [
+            self.model(row[None, :n], use_cache=False).logits[0, -1] for row, n in zip(tokens, lengths, strict=True)
+        ]
+        want = torch.stack(each).double()
+        return float((got - want).abs().max() / want.abs().max().clamp_min(1e-30))
 
     def parameters(self) -> dict[str, Tensor]:
         """Every parameter by its Transformers name (tied ones once)."""
@@ -158,7 +179,7 @@ class GenericForward:
         """The cache already has the model's own layout."""
         return keys
 
-    def _run(self, tokens: Tensor, positions: Tensor, bias: Tensor, layers: list[Any]) -> Tensor:
+    def _run(self, tokens: Tensor, positions: Tensor, bias: Any, layers: list[Any]) -> Tensor:
         # a 4-d mask is taken as it is: rows of different lengths share one call
         arguments: dict[str, Any] = {self._cache_key: Cache(layers=layers), "attention_mask": bias, "use_cache": True}
         if self._position_ids:
@@ -166,10 +187,20 @@ class GenericForward:
         logits: Tensor = self.model(tokens, **arguments).logits
         return logits
 
+    def _masks(self, seen: Tensor, near: Tensor) -> Any:
+        """Additive masks for ``seen`` places, of which windowed layers see what is ``near`` too (bool)."""
+        full = torch.zeros(seen.shape, dtype=self.dtype).masked_fill_(~seen, float("-inf"))
+        if self._window is None:
+            return full
+        windowed = full.masked_fill(~near, float("-inf"))
+        return {"full_attention": full, "sliding_attention": windowed} if self._by_kind else windowed
+
     def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None) -> Tensor | None:
         """Cache of ``tokens`` [N, P], right-padded, into ``kv[layer][rows, :P]``; logits [N, vocab] after ``last``."""
         n, length = tokens.shape
-        bias = torch.full((length, length), float("-inf"), dtype=self.dtype).triu(1).expand(n, 1, -1, -1)
+        at = torch.arange(length)
+        seen, near = at <= at[:, None], at > at[:, None] - (self._window or length)
+        bias = self._masks(seen.expand(n, 1, -1, -1), near)
         layers = [_PrefillLayer(b, s, rows) for b, s in zip(kv, self.kv_shapes, strict=True)]
         logits = self._run(tokens, torch.arange(length).expand(n, -1), bias, layers)
         return None if last is None else logits[torch.arange(n), last]
@@ -180,8 +211,8 @@ class GenericForward:
         """Logits [B, vocab] after ``tokens`` [B] at ``positions`` [B] of rows first..first+B."""
         n, capacity = tokens.shape[0], kv[0].shape[1]
         length = max(span.length for span in spans)
-        bias = torch.full((n, 1, 1, length), float("-inf"), dtype=self.dtype)
-        bias.masked_fill_(torch.arange(length) <= positions[:, None, None, None], 0.0)
+        at, here = torch.arange(length), positions[:, None, None, None]
+        bias = self._masks(at <= here, at > here - (self._window or length))
         places = positions + torch.arange(first * capacity, (first + n) * capacity, capacity)
         layers = [_DecodeLayer(b, s, first, places, length) for b, s in zip(kv, self.kv_shapes, strict=True)]
         return self._run(tokens[:, None], positions[:, None], bias, layers)[:, -1]

@@ -86,7 +86,9 @@ class LlamaForward:
         inverse = model.model.rotary_emb.inv_freq.float()
         angles = torch.arange(max_tokens).float()[:, None] * inverse  # float32, as the model's own rotary module
         part = torch.float64 if dtype is torch.float64 else torch.float32
-        self._cis = torch.complex(angles.cos().to(dtype).to(part), angles.sin().to(dtype).to(part))
+        scale = float(model.model.rotary_emb.attention_scaling)  # YaRN's
+        cos, sin = ((x * scale).to(dtype).to(part) for x in (angles.cos(), angles.sin()))
+        self._cis = torch.complex(cos, sin)
         self._every_rotation: Tensor | None = None
         if max_tokens * (self.heads + 2 * self.kv_heads) * self.head_dim <= ROTATIONS:
             self._every_rotation = self._expanded(torch.arange(max_tokens))

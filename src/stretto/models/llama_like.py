@@ -6,6 +6,9 @@ from typing import Any
 
 FAST_CLASSES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM")
 
+FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")
+"""Rotary scalings in which the rotation of a position depends on nothing else."""
+
 
 def unsupported(model: Any) -> str | None:
     """Why ``LlamaForward`` can't run this model; None if it can."""
@@ -13,8 +16,8 @@ def unsupported(model: Any) -> str | None:
     if name not in FAST_CLASSES:
         return f"{name} isn't one of {', '.join(FAST_CLASSES)}"
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") != "default":
-        return f"rope_type is {rope['rope_type']!r}, not 'default'"
+    if rope.get("rope_type", "default") not in FIXED_ROTATIONS:
+        return f"rope_type is {rope['rope_type']!r}, not one of {', '.join(FIXED_ROTATIONS)}"
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         return "only part of each head is rotated"
     if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):

@@ -12,13 +12,16 @@ from torch import Tensor, nn
 from stretto.errors import DataError
 from stretto.models.tokenizer_files import load_tokenizer
 
+_NOISE = ("dropout", "_pdrop", "layerdrop", "jitter")
+"""Parts of the names of settings that make a forward pass in training mode random."""
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 
 
 def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, *, gradient_checkpointing: bool = False) -> Any:
     """The causal language model in the directory ``path`` with parameters of ``dtype``, in evaluation mode.
 
-    Dropout is set to 0: the learner must score the policy that the engine sampled from. Attention runs in SDPA.
+    Dropout and router noise are set to 0: the learner must score the policy that the engine sampled from. Attention
+    runs in SDPA where the model knows it (caps on attention logits and learned sinks need the model's own).
     Raises ``DataError`` if the directory doesn't hold a causal language model, or if its weights aren't exactly those
     of its configuration, all finite.
     """
@@ -26,20 +29,32 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, *, gradien
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
+    from stretto.models.resolve import check_adapter
+
     logging.disable_progress_bar()  # a worker has no terminal of its own
     logging.set_verbosity_error()  # its report of missing tensors is an error here
     directory = Path(path)
     if not (directory / "config.json").is_file():
         raise DataError(f"model {str(path)!r}: not a model directory in Transformers format (no config.json)")
+    check_adapter(directory)
     try:
         config = AutoConfig.from_pretrained(directory)
         for name, value in list(vars(config).items()):
-            if ("dropout" in name or name.endswith("_pdrop")) and isinstance(value, float):
+            if any(part in name for part in _NOISE) and isinstance(value, float):
                 setattr(config, name, 0.0)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            directory, config=config, dtype=dtype, attn_implementation="sdpa", local_files_only=True,
-            output_loading_info=True, ignore_mismatched_sizes=True,
-        )  # fmt: skip
+
+        def load(attention: str) -> Any:
+            return AutoModelForCausalLM.from_pretrained(
+                directory, config=config, dtype=dtype, attn_implementation=attention, local_files_only=True,
+                output_loading_info=True, ignore_mismatched_sizes=True,
+            )  # fmt: skip
+
+        try:
+            loaded: Any = load("sdpa")
+        except ValueError as error:
+            if "scaled_dot_product_attention" not in str(error):
+                raise
+            loaded = load("eager")
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise DataError(f"model {str(path)!r}: can't be loaded as a causal language model: {error}") from error
     model, found = loaded

@@ -4,13 +4,13 @@
 head runs on those in chunks, and log-softmax is float32 or wider. Small logits are kept for the backward pass;
 large ones are computed again there.
 
-The distribution is the tempered one over the full vocabulary. Under top-k or top-p sampling the engine's recorded
-log-probability is renormalised over the kept tokens and the learner's isn't, so their ratio is below 1 by the mass
-that was cut.
+The distribution is the one that was sampled from: at the token's own temperature, and under top-k or top-p over the
+tokens that the sampler kept, which the engine records (``support``). So the ratio of a policy with itself is 1.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,26 +32,89 @@ def policy_positions(mask: Tensor) -> Tensor:
     return mask.flatten().nonzero().squeeze(1)
 
 
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """What a model does to its logits after the head: z -> cap tanh(scale z / cap), or scale z without ``cap``."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    def of(self, logits: Tensor) -> Tensor:
+        """The model's logits, of the head's."""
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+
+
+PLAIN = Transform()
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What lies between the head and the log-softmax: ``transform``, then ``inverse`` temperature (one, or [n,1]), then
+    ``support`` [n,W] uint8."""
+
+    transform: Transform
+    inverse: float | Tensor
+    support: Tensor | None
+
+    def of(self, rows: slice) -> _Form:
+        """That of these positions."""
+        inverse = self.inverse[rows] if isinstance(self.inverse, Tensor) else self.inverse
+        return _Form(self.transform, inverse, None if self.support is None else self.support[rows])
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """[n,V] of the head's logits; -inf outside the support."""
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = self.transform.of(logits)
+        if isinstance(self.inverse, Tensor) or self.inverse != 1.0:
+            logits = logits * self.inverse
+        if self.support is not None:
+            logits = logits.masked_fill(~unpacked(self.support, logits.shape[1]), float("-inf"))
+        return torch.log_softmax(logits, 1)
+
+    def slope(self, logits: Tensor) -> Tensor | float:
+        """Derivative of what enters the softmax by the head's logits."""
+        scale, cap = self.transform.scale, self.transform.cap
+        if cap is None:
+            return self.inverse * scale
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return (1 - torch.tanh(logits * (scale / cap)).square()) * self.inverse * scale
+
+
+def unpacked(support: Tensor, vocabulary: int) -> Tensor:
+    """[n,V] bool of ``support`` [n,W] uint8: token v is bit v % 8 of byte v // 8."""
+    if support.shape[1] * 8 < vocabulary:
+        raise DataError(
+            f"the sampler's support covers {support.shape[1] * 8} tokens, the model has {vocabulary}: they are of "
+            "different models"
+        )
+    bits = (support[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=support.device)) & 1
+    return bits.bool().flatten(1)[:, :vocabulary]
+
+
 class _TokenLogp(torch.autograd.Function):
     """hidden [n,H], weight [V,H], bias [V] or None, ids [n,J] -> logp [n,J], entropy [n] (entropy: no gradient)."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, scale: float, chunk: int
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, form: _Form, chunk: int
     ) -> tuple[Tensor, Tensor]:
         n = hidden.shape[0]
         kept: list[Tensor] = []
         logps, entropies = [], []
         for start in range(0, max(n, 1), chunk):
             rows = slice(start, start + chunk)
-            logq = _log_softmax(hidden[rows], weight, bias, scale)
+            logq = form.of(rows).log_softmax(_logits(hidden[rows], weight, bias))
             logps.append(logq.gather(1, ids[rows]))
             p = logq.exp()
+            if form.support is not None:
+                logq = logq.clamp_(min=-1e30)  # 0 * -inf would be NaN
             entropies.append(-(p * logq).sum(1))
-            if n <= chunk:
+            if n <= chunk and form.transform.cap is None:
                 kept.append(p)
         ctx.save_for_backward(hidden, weight, bias, ids, *kept)
-        ctx.scale, ctx.chunk = scale, chunk
+        ctx.form, ctx.chunk = form, chunk
         entropy = torch.cat(entropies)
         ctx.mark_non_differentiable(entropy)
         return torch.cat(logps), entropy
@@ -59,16 +122,22 @@ class _TokenLogp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, ids, *kept = ctx.saved_tensors
-        chunk, scale = ctx.chunk, ctx.scale
+        chunk = ctx.chunk
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         grad_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
         for start in range(0, hidden.shape[0], chunk):
             rows = slice(start, start + chunk)
-            p = kept[0] if kept else _log_softmax(hidden[rows], weight, bias, scale).exp_()
-            g = grad[rows] * scale
+            form: _Form = ctx.form.of(rows)
+            logits = None if kept else _logits(hidden[rows], weight, bias)
+            p = kept[0] if logits is None else form.log_softmax(logits).exp_()
+            g = grad[rows]
+            if form.transform.cap is None:
+                g = g * (form.inverse * form.transform.scale)
             d = p * -g.sum(1, keepdim=True)  # a new tensor: the graph may be walked twice
             d.scatter_add_(1, ids[rows], g)
+            if form.transform.cap is not None and logits is not None:
+                d *= form.slope(logits)
             d = d.to(hidden.dtype)
             if grad_hidden is not None:
                 grad_hidden[rows] = d @ weight.to(hidden.dtype)
@@ -82,28 +151,31 @@ class _TokenLogp(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, None, None, None
 
 
-def _log_softmax(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    logits = nn.functional.linear(hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype))
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    if scale != 1.0:
-        logits = logits * scale
-    return torch.log_softmax(logits, 1)
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return nn.functional.linear(hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype))
 
 
 def token_logp(
-    hidden: Tensor, weight: Tensor, ids: Tensor, bias: Tensor | None = None, temperature: float = 1.0
-) -> tuple[Tensor, Tensor]:
-    """Log-probability [n] of ``ids`` [n] and entropy [n] (nats, detached) of softmax((hidden W^T + b) / temperature).
+    hidden: Tensor, weight: Tensor, ids: Tensor, bias: Tensor | None = None, temperature: float | Tensor = 1.0,
+    support: Tensor | None = None, transform: Transform = PLAIN,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Log-probability [n] of ``ids`` [n] and entropy [n] (nats, detached) of softmax(f(hidden W^T + b) / temperature),
+    f being ``transform``.
 
     ``hidden`` [n,H], ``weight`` [V,H]. ``ids`` [n,J]: several tokens a position, repeated ones too, from one softmax;
-    the log-probabilities are [n,J] then. Gradient through ``hidden``, ``weight`` and ``bias``.
+    the log-probabilities are [n,J] then. ``temperature``: one, or [n], one a position. ``support`` [n,W] uint8
+    (``unpacked``): the tokens among which the softmax runs; None: all. Gradient through ``hidden``, ``weight`` and
+    ``bias``.
     """
     row_bytes = weight.shape[0] * max(weight.element_size(), 4)
     n = hidden.shape[0]
     chunk = max(n, 1) if n * row_bytes <= LOGITS_BYTES else max(CHUNK_BYTES // row_bytes, 1)
+    inverse: float | Tensor = 1.0 / temperature
+    if isinstance(inverse, Tensor):
+        inverse = inverse[:, None].to(torch.float64 if hidden.dtype == torch.float64 else torch.float32)
     with torch.autocast(hidden.device.type, enabled=False):
         several = ids[:, None] if ids.ndim == 1 else ids
-        logp, entropy = _TokenLogp.apply(hidden, weight, bias, several, 1.0 / temperature, chunk)
+        logp, entropy = _TokenLogp.apply(hidden, weight, bias, several, _Form(transform, inverse, support), chunk)
     return logp.view(ids.shape), entropy
 
 
@@ -119,18 +191,3 @@ def hidden_states(trunk: Any, tokens: Tensor) -> Tensor:
     """Hidden states [B,T,H] of right-padded ``tokens`` [B,T]. Attention is causal, so the padding can't matter."""
     out: Tensor = trunk(input_ids=tokens, use_cache=False, return_dict=True).last_hidden_state
     return out
-
-
-def check_head(model: Any) -> None:
-    """``DataError`` unless the model's logits are its head applied to its hidden states (no soft-capping, no scale):
-    with anything else the learner's log-probabilities would be wrong."""
-    head = model.get_output_embeddings()
-    vocabulary = head.weight.shape[0]
-    ids = (torch.arange(8) * 7919 % vocabulary)[None]
-    with torch.no_grad():
-        logits = model(input_ids=ids, use_cache=False).logits
-        ours = head(hidden_states(trunk_of(model), ids))
-    if not torch.allclose(logits, ours, rtol=1e-3, atol=1e-3):
-        raise DataError(
-            f"{type(model).__name__} transforms its logits after the head (soft-capping or a scale): not supported"
-        )

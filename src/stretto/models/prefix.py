@@ -16,6 +16,7 @@ from torch import Tensor
 from stretto.models.logp import hidden_states
 from stretto.models.packed import PackedTrunk
 from stretto.models.plan import Plan, plan
+from stretto.models.reach import description_of, window_of
 
 
 def shared_hidden(trunk: Any, p: Plan) -> Tensor:
@@ -46,10 +47,12 @@ def shared_hidden(trunk: Any, p: Plan) -> Tensor:
 
 
 def plain_hidden(trunk: Any, tokens: Tensor, mask: Tensor) -> Tensor:
-    """Hidden states [n,H] that predict the n policy tokens of ``mask`` [B,T]; every row in full."""
+    """Hidden states [n,H] that predict the n policy tokens of ``mask`` [B,T]; every row in full, up to the last of
+    them."""
     row, column = mask.nonzero(as_tuple=True)
-    hidden = hidden_states(trunk, tokens[:, :-1])
-    return hidden.flatten(0, 1).index_select(0, row * (tokens.shape[1] - 1) + column - 1)
+    width = int(column.max()) if len(column) else tokens.shape[1] - 1
+    hidden = hidden_states(trunk, tokens[:, :width])
+    return hidden.flatten(0, 1).index_select(0, row * width + column - 1)
 
 
 class PolicyStates:
@@ -62,10 +65,8 @@ class PolicyStates:
     def __init__(self, trunk: Any, *, llama_like: bool, share: bool) -> None:
         self._trunk = trunk
         packed = PackedTrunk(trunk) if share and llama_like else None
-        config = trunk.config
-        windowed = getattr(config, "sliding_window", None) or (
-            set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-        )
+        description = description_of(trunk.config)
+        windowed = window_of(description) or (set(description.get("layer_types") or ()) - {"full_attention"})
         self.way = "plain"
         self._read: Callable[[Plan], Tensor]
         if packed is not None and agrees(packed, trunk):

@@ -58,15 +58,38 @@ def check_directory(directory: Path) -> None:
     missing = [name for name in ("config.json", "tokenizer.json") if not (directory / name).is_file()]
     if not any((directory / name).is_file() for name in _WEIGHTS):
         missing.append("model.safetensors")
+    check_adapter(directory)
     if missing:
-        adapter = " (it holds a PEFT adapter: merge it into its base model first)" if (
-            directory / "adapter_config.json"
-        ).is_file() else ""  # fmt: skip
-        raise DataError(
-            f"{setting}: lacks {', '.join(missing)}{adapter}; save model and tokenizer there with save_pretrained"
-        )
+        raise DataError(f"{setting}: lacks {', '.join(missing)}; save model and tokenizer there with save_pretrained")
     _check_architecture(directory, setting)
     _check_files(directory, setting)
+
+
+def check_adapter(directory: Path) -> None:
+    """Raise ``DataError`` if the directory holds a PEFT adapter: alone it is no model, and beside full weights it isn't
+    clear which of the two is meant (Transformers would load the adapter's base instead of them)."""
+    file, setting = directory / "adapter_config.json", f"model = {str(directory)!r}"
+    if not file.is_file():
+        return
+    try:
+        base = str(json.loads(file.read_text()).get("base_model_name_or_path") or "")
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{setting}: adapter_config.json is not a JSON object: {error}") from error
+    if any((directory / name).is_file() for name in _WEIGHTS):
+        source = f" {base!r}" if base else ""
+        raise DataError(
+            f"{setting}: holds full weights and a PEFT adapter (adapter_config.json): it isn't clear which is meant. "
+            "To train from the full weights, move adapter_config.json and adapter_model.* out of the directory; to "
+            f"train from the adapter, merge it into its base model{source} and give the merged one"
+        )
+    there = f"its base is {base!r}" if base else "it doesn't say of which base model"
+    if base and not Path(base).is_dir():
+        there += ", which is no directory here: get it first"
+    raise DataError(
+        f"{setting}: holds a PEFT adapter alone ({there}); merge it into its base model first: "
+        "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE), ADAPTER).merge_and_unload()"
+        ".save_pretrained(OUT), and save the tokenizer there too"
+    )
 
 
 def check_vocabulary(directory: Path, tokenizer: LightTokenizer) -> None:

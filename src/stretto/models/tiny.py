@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from stretto.components import options_of
 from stretto.config.sections import WarmStart
 from stretto.errors import ConfigError, DataError
+from stretto.models.reach import BUILT_IN
 from stretto.models.tokenizer import LightTokenizer, alphabet_of, char_tokenizer, light_tokenizer
 
 Progress = Callable[[str], None]
@@ -103,7 +104,7 @@ def make_model(warm_start: WarmStart, tokenizer: LightTokenizer, seed: int) -> A
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size, hidden_size=warm_start.hidden, intermediate_size=warm_start.intermediate,
         num_hidden_layers=warm_start.layers, num_attention_heads=warm_start.heads,
-        num_key_value_heads=warm_start.kv_heads, max_position_embeddings=1024, tie_word_embeddings=True,
+        num_key_value_heads=warm_start.kv_heads, **BUILT_IN["tiny"], tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_id, bos_token_id=None, eos_token_id=tokenizer.eos_ids[0],
         initializer_range=0.5 / warm_start.hidden**0.5,
     )  # fmt: skip

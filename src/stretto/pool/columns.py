@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import InvariantError
+from stretto.records import UNRECORDED, padded_records
 from stretto.trajectory import Completion, Trajectory
 
 Columns = dict[str, NDArray[Any]]
@@ -43,14 +44,19 @@ def pack(trajectories: Sequence[Trajectory]) -> Columns:
         "version_complete": np.array([t.version_complete for t in trajectories], np.int32),
         "group": np.array([t.group for t in trajectories], np.int64),
     }
-    for name in trajectories[0].records:
-        columns[f"record.{name}"] = np.concatenate([t.records[name] for t in trajectories])
+    for name, parts in padded_records([(len(t.tokens), t.records) for t in trajectories]).items():
+        columns[f"record.{name}"] = np.concatenate(parts)
     return columns
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
-    """Columns of several packs, in order; all must have the same fields."""
-    names = set(parts[0])
+    """Columns of several packs, in order; all must have the same fields (but for ``records.UNRECORDED``)."""
+    names = set().union(*parts)
+    optional = {f"record.{name}" for name in UNRECORDED} & names
+    if optional and any(not optional <= part.keys() for part in parts):
+        given = [(int(p["length"].sum()), {n[7:]: p[n] for n in optional & p.keys()}) for p in parts]
+        filled = padded_records(given)
+        parts = [{**p, **{f"record.{n}": v[i] for n, v in filled.items()}} for i, p in enumerate(parts)]
     if any(set(part) != names for part in parts):
         raise InvariantError(f"columns differ: {sorted(set().union(*parts) ^ names)} are not in all parts")
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -15,7 +15,7 @@ from stretto.models.forward import Span
 from stretto.rollout.held import HeldVersions
 from stretto.rollout.kv import KVStore
 from stretto.rollout.noise import uniforms
-from stretto.rollout.rows import Job, Rows
+from stretto.rollout.rows import RECORD_DTYPES, Job, Rows
 from stretto.rollout.sampling import RowSampling, Sampled, sample
 from stretto.rollout.types import Request, SamplingParams
 
@@ -41,6 +41,7 @@ class Segment:
     sampling: RowSampling
     heads: int
     draws: int
+    support: bool
     trajectories: NDArray[np.int64]
     stops: NDArray[np.int64] | None
     bias: NDArray[Any]
@@ -178,6 +179,7 @@ class Decoder:
             version, start, stop, np.arange(start, stop),
             RowSampling.of(kinds, forward.vocab, dtype).take(which),
             max([r.top_logp for r in requests]), max([r.draws for r in requests]),
+            any(r.distribution and r.sampling.filters for r in requests),
             np.array([r.trajectory for r in requests], np.int64), stops, bias, self._sources(jobs),
         )  # fmt: skip
         segment.bounds = _bounds(length[: segment.decoded])
@@ -221,7 +223,8 @@ class Decoder:
             streams = np.arange(1, segment.draws + 1)
             draws = uniforms(self.seed, segment.trajectories[:, None], at[:, None], streams)
         flat = index * rows.capacity + at  # one flat index costs less than a pair of them, six times over
-        out = sample(logits, segment.sampling, rows.noise.reshape(-1)[flat], segment.heads, draws)
+        out = sample(logits, segment.sampling, rows.noise.reshape(-1)[flat], segment.heads, draws,
+                     segment.support)  # fmt: skip
         for array, values in ((rows.tokens, out.tokens), (rows.logp, out.logp), (rows.entropy, out.entropy),
                               (rows.versions, segment.version)):  # fmt: skip
             array.reshape(-1)[flat] = values
@@ -255,10 +258,10 @@ class Decoder:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _record(self, segment: Segment, at: NDArray[np.int64], out: Sampled) -> None:
-        for name in ("head_ids", "head_logp", "mc_ids", "mc_logp"):
+        for name in ("head_ids", "head_logp", "mc_ids", "mc_logp", "support"):
             values = getattr(out, name)
             if values is not None:
-                dtype = np.int32 if name.endswith("ids") else self.rows.logp.dtype
+                dtype = RECORD_DTYPES.get(name, self.rows.logp.dtype)
                 record = self.rows.record(name, values.shape[1], dtype)
                 record[segment.index, at, : values.shape[1]] = values
 

@@ -13,7 +13,7 @@ from stretto.models.forward import build_forward
 from stretto.rollout.held import HeldVersions
 from stretto.rollout.rows import Job
 from stretto.rollout.scheduler import Scheduler
-from stretto.rollout.types import IN_FLIGHT_MODES, ExportedRequest, Report, Request, SamplingParams
+from stretto.rollout.types import IN_FLIGHT_MODES, LEAST_TEMPERATURE, ExportedRequest, Report, Request, SamplingParams
 from stretto.trajectory import Completion, Ints
 
 
@@ -149,6 +149,8 @@ class TorchEngine:
             return f"token ids must be in 0..{self.vocab - 1}, got {tokens.min()}..{tokens.max()}"
         if sampling.max_new_tokens < 1 or sampling.temperature < 0 or sampling.top_k < 0:
             return f"its sampling settings make no sense: {sampling}"
+        if 0 < sampling.temperature < LEAST_TEMPERATURE:
+            return f"temperature = {sampling.temperature:g} is greedy in all but name: 0 is greedy"
         if not 0 < sampling.top_p <= 1:
             return f"top_p = {sampling.top_p} is outside (0, 1]"
         return None

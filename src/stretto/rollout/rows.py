@@ -35,6 +35,10 @@ class Job:
         return self.row >= 0 or self.cached is not None or (self.partial is not None and len(self.partial.tokens) > 0)
 
 
+RECORD_DTYPES: dict[str, Any] = {"head_ids": np.int32, "mc_ids": np.int32, "support": np.uint8}
+"""Of the records that aren't log-probabilities."""
+
+
 class Rows:
     """Arrays [slots] and [slots, max_tokens]; absolute token positions index the second axis.
 
@@ -42,7 +46,8 @@ class Rows:
     of a row holds ``length - 1`` positions.
     """
 
-    def __init__(self, slots: int, max_tokens: int, dtype: Any) -> None:
+    def __init__(self, slots: int, max_tokens: int, dtype: Any, vocab: int) -> None:
+        self.support_width = -(-vocab // 8)
         shape = (slots, max_tokens)
         self.jobs: list[Job | None] = [None] * slots
         self.length = np.zeros(slots, np.int64)
@@ -106,7 +111,8 @@ class Rows:
         out, first = [], 0
         for job, finish, last in zip(jobs, finishes, (ends - starts).cumsum().tolist(), strict=True):
             span, first = slice(first, last), last
-            records = self._records(job) if job.request.top_logp or job.request.draws else {}
+            request = job.request
+            records = self._records(job) if request.top_logp or request.draws or request.distribution else {}
             out.append(Completion(tokens[span], logp[span], entropy[span], versions[span], finish, records))
         return out
 
@@ -115,11 +121,16 @@ class Rows:
         span = slice(len(request.tokens), int(self.length[job.row]))
         widths = {"head_ids": request.top_logp, "head_logp": request.top_logp,
                   "mc_ids": request.draws, "mc_logp": request.draws}  # fmt: skip
+        if request.distribution and request.sampling.filters:
+            widths["support"] = self.support_width
         records = {}
         for name, width in widths.items():
             if width:
-                array = self.record(name, width, np.int32 if name.endswith("ids") else self.logp.dtype)
+                array = self.record(name, width, RECORD_DTYPES.get(name, self.logp.dtype))
                 records[name] = array[job.row, span, :width].copy()
+        if request.distribution:  # a greedy token is recorded as one of the untempered distribution
+            temperature = request.sampling.temperature or 1.0
+            records["temperature"] = np.full((span.stop - span.start, 1), temperature, self.logp.dtype)
         return records
 
     def clear(self, row: int) -> None:

@@ -60,6 +60,7 @@ class Sampled:
     head_logp: NDArray[Any] | None = None
     mc_ids: NDArray[np.int64] | None = None
     mc_logp: NDArray[Any] | None = None
+    support: NDArray[np.uint8] | None = None
 
 
 def filtered(logits: Tensor, rows: RowSampling) -> Tensor:
@@ -90,12 +91,14 @@ def sample(
     uniform: NDArray[np.float64],
     heads: int = 0,
     draws: NDArray[np.float64] | None = None,
+    support: bool = False,
 ) -> Sampled:
     """Sample one token per row of ``logits`` [B, V] with ``uniform`` [B].
 
     ``heads`` K > 0 also returns the K likeliest ids and their log-probabilities, ``draws`` [B, M] uniforms M
-    further draws. Tokens follow the CDF in the order of ids: the token is the first whose cumulated mass
-    (summed in float64) reaches ``uniform`` times the total, so a token without mass is never drawn.
+    further draws, ``support`` the tokens that were kept, 8 a byte (``records.UNRECORDED``). Tokens follow the CDF in
+    the order of ids: the token is the first whose cumulated mass (summed in float64) reaches ``uniform`` times the
+    total, so a token without mass is never drawn.
     """
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
@@ -115,6 +118,8 @@ def sample(
     if draws is not None:
         ids = torch.searchsorted(cdf, torch.from_numpy(draws) * total).clamp_(max=logits.shape[1] - 1)
         out.mc_ids, out.mc_logp = ids.numpy(), logp.gather(1, ids).numpy()
+    if support:
+        out.support = np.packbits((logp > float("-inf")).numpy(), axis=1, bitorder="little")
     # -inf is clamped last: 0 * -inf would be NaN, and the records above want the -inf
     out.entropy = -torch.linalg.vecdot(mass, logp.clamp_(min=-1e30)).numpy()
     return out

@@ -25,7 +25,7 @@ class Scheduler:
         weights = held.newest
         self.held, self.seed, self.max_tokens = held, seed, max_tokens
         self.kv = KVStore(weights.kv_shapes, slots, max_tokens, weights.dtype)
-        self.rows = Rows(slots, max_tokens, np.float64 if weights.dtype is torch.float64 else np.float32)
+        self.rows = Rows(slots, max_tokens, np.float64 if weights.dtype is torch.float64 else np.float32, weights.vocab)
         self.decoder = Decoder(self.rows, self.kv, held, seed, eos_ids)
         self.jobs: dict[int, Job] = {}
         self.queue: deque[Job] = deque()

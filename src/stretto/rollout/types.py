@@ -19,6 +19,9 @@ from stretto.trajectory import Completion, Ints
 IN_FLIGHT_MODES = ("keep", "reprefill", "drain", "abort", "pin")
 """What happens to running requests when new weights arrive; see ``docs/loop.md``."""
 
+LEAST_TEMPERATURE = 1e-3
+"""Below it sampling is greedy in all but name, and the inverse may overflow."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -34,6 +37,11 @@ class SamplingParams:
     max_new_tokens: int = 64
     stop: tuple[int, ...] = ()
 
+    @property
+    def filters(self) -> bool:
+        """Does the sampler leave tokens out?"""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
+
 
 @dataclass(slots=True, eq=False)  # not frozen: that would triple the time that making one takes
 class Request:
@@ -43,7 +51,9 @@ class Request:
     ``tokens`` is everything the trajectory holds so far. ``group``: requests of one group with equal tokens
     share their prefill. ``version`` pins the request to that version (None: whatever is loaded).
     ``top_logp`` K records the K likeliest ids and log-probabilities at each position (``head_ids``,
-    ``head_logp``); ``draws`` M records M independent draws (``mc_ids``, ``mc_logp``).
+    ``head_logp``); ``draws`` M records M independent draws (``mc_ids``, ``mc_logp``). ``distribution`` records what a
+    learner needs to score the distribution that was sampled from (``records.UNRECORDED``): ``temperature`` and,
+    under top-k or top-p, ``support``.
     """
 
     id: int
@@ -54,6 +64,7 @@ class Request:
     version: int | None = None
     top_logp: int = 0
     draws: int = 0
+    distribution: bool = False
 
 
 @dataclass(slots=True)

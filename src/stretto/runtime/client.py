@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from stretto.envs.counter import mix
-from stretto.errors import DataError, InvariantError
+from stretto.errors import DataError, InvariantError, nearest
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.clock import Pause
 from stretto.runtime.events import EventLog, version_runs
@@ -48,7 +48,7 @@ class RolloutClient:
 
     __slots__ = (
         "_log", "_loop", "_requests", "_scoring", "_start", "_transcript", "_variants", "completions", "current",
-        "draws", "engine", "group", "pin", "replay", "sampling", "seed", "top_logp", "trajectory",
+        "draws", "engine", "group", "pin", "replay", "sampling", "seed", "top_logp", "trains", "trajectory",
     )  # fmt: skip
 
     def __init__(
@@ -65,9 +65,13 @@ class RolloutClient:
         replay: Sequence[Completion] = (),
         top_logp: int = 0,
         draws: int = 0,
+        trains: bool = False,
     ) -> None:
         self.trajectory, self.group, self.engine, self.sampling, self.seed = trajectory, group, engine, sampling, seed
         self.pin, self.replay, self.top_logp, self.draws = pin, list(replay), top_logp, draws
+        self.trains = trains
+        """Will a learner score the tokens? Then they come with what they were sampled from, where that isn't simply the
+        run's temperature."""
         self.completions: list[Completion] = []
         """Completions of finished turns; with ``current`` it is what a checkpoint saves."""
         self.current: tuple[int, Completion | None] | None = None
@@ -129,7 +133,15 @@ class RolloutClient:
         if made is None:
             if len(variants) >= 4096:
                 variants.clear()
-            made = variants[key] = replace(self.sampling, **overrides)
+            try:
+                made = variants[key] = replace(self.sampling, **overrides)
+            except TypeError:
+                known = [f.name for f in fields(SamplingParams)]
+                lost = next(name for name in overrides if name not in known)
+                raise DataError(
+                    f"trajectory {self.trajectory}: generate() was asked for {lost} = {overrides[lost]!r}, which no "
+                    f"engine knows; {nearest(lost, known)}"
+                ) from None
         return made
 
     def _request(self, prompt: Any, sampling: SamplingParams, partial: Completion | None) -> Request:
@@ -138,8 +150,9 @@ class RolloutClient:
             sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial.tokens))
         number, trajectory = self._requests, self.trajectory
         self._requests = number + 1
+        own = self.trains and (sampling.filters or sampling.temperature != self.sampling.temperature)
         return Request(trajectory * TURNS + number, trajectory, self.group, prompt, sampling, self.pin, self.top_logp,
-                       self.draws)  # fmt: skip
+                       self.draws, own)  # fmt: skip
 
     def _accept(self, transcript: Transcript, completion: Completion) -> Completion:
         self.current = None

@@ -126,7 +126,7 @@ class Feeder:
         return RolloutClient(
             trajectory=trajectory, group=group, engine=engine, sampling=p.sampling, seed=self._c.seed,
             scoring=p.scoring, log=p.log, pin=pin, replay=replay, top_logp=p.top_logp,
-            draws=p.draws,
+            draws=p.draws, trains=True,
         )  # fmt: skip
 
     def _group_ready(self, group: Group) -> None:

@@ -6,8 +6,6 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from stretto.envs.base import Task
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.workers.base import EngineHandle
@@ -88,16 +86,7 @@ def unfinished(member: Member, partials: dict[int, Completion]) -> Trajectory | 
     written = member.client.written
     if written is None:
         return None
-    so_far = written.finish(None)
     if member.client.current is None:
-        return so_far
+        return written.so_far([])
     request, earlier = member.client.current
-    running = [c for c in (earlier, partials.get(request)) if c is not None]
-    tokens = np.concatenate([so_far.tokens, *(c.tokens for c in running)])
-    sampled = len(tokens) - len(so_far.tokens)
-    return Trajectory(
-        so_far.id, so_far.group, tokens, np.concatenate([so_far.mask, np.ones(sampled, np.bool_)]),
-        np.concatenate([so_far.versions, *(c.versions for c in running)]),
-        np.concatenate([so_far.logp, *(c.logp for c in running)]),
-        np.concatenate([so_far.entropy, *(c.entropy for c in running)]), None,
-    )  # fmt: skip
+    return written.so_far([c for c in (earlier, partials.get(request)) if c is not None and len(c.tokens)])

@@ -15,6 +15,7 @@ import numpy as np
 from stretto.errors import InvariantError
 from stretto.pool.columns import Columns, pack
 from stretto.pool.scored import Scored
+from stretto.records import UNRECORDED
 from stretto.runtime.feeder import Feeder
 from stretto.runtime.members import Member, unfinished
 from stretto.runtime.parts import Parts
@@ -138,4 +139,6 @@ class Segments:
             return None
         end = int(mask.nonzero()[0][-1]) + 1
         zeros = np.zeros(end)
-        return Trajectory(t.id, t.group, t.tokens[:end], mask[:end], t.versions[:end], zeros, zeros, 0.0)
+        records = {name: values[:end] for name, values in t.records.items() if name in UNRECORDED}
+        return Trajectory(t.id, t.group, t.tokens[:end], mask[:end], t.versions[:end], zeros, zeros, 0.0,
+                          records=records)  # fmt: skip

@@ -30,7 +30,7 @@ def pack_requests(requests: Sequence[Request]) -> Packed:
         if which is None:
             which = sampling[id(r.sampling)] = len(params)
             params.append(r.sampling)
-        rows.append((r.id, r.trajectory, r.group, at, which, r.version, r.top_logp, r.draws))
+        rows.append((r.id, r.trajectory, r.group, at, which, r.version, r.top_logp, r.draws, r.distribution))
     return arrays, params, rows
 
 
@@ -38,6 +38,6 @@ def unpack_requests(packed: Packed) -> list[Request]:
     """The requests again; those with equal tokens share one array."""
     arrays, params, rows = packed
     return [
-        Request(id, trajectory, group, arrays[at], params[which], version, top_logp, draws)
-        for id, trajectory, group, at, which, version, top_logp, draws in rows
+        Request(id, trajectory, group, arrays[at], params[which], *rest)
+        for id, trajectory, group, at, which, *rest in rows
     ]
