@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from stretto.components import options_of
+from stretto.config.rewards import RewardFunction
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component
 from stretto.control.hooks import HOOKS
@@ -85,9 +86,17 @@ def table(model: type[BaseModel], prefix: str) -> str:
     return "\n".join(rows) + "\n"
 
 
+_REWARD = """### `reward`
+
+Its options: `reward_options`; in a list of several, beside each `name`, with these:
+"""
+
+
 def components(kind: str, registry: Any) -> list[str]:
     """Each component of a kind with its options."""
-    parts = [f"### `{kind}.name`\n" if kind != "reward" else "### `reward`\n\nIts options: `reward_options`.\n"]
+    parts = [f"### `{kind}.name`\n" if kind != "reward" else _REWARD]
+    if kind == "reward":
+        parts.append(table(RewardFunction, "reward[]."))
     for name in registry.names():
         component = registry.find(name)
         parts.append(f"**`{name}`**: {cell(inspect.getdoc(component))}\n")
@@ -123,6 +132,7 @@ def type_name(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return " or ".join(f"`{a}`" for a in typing.get_args(annotation))
     name = annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
+    name = name.replace("stretto.config.rewards.RewardFunction", "str or table")
     return name.replace("typing.", "").replace("NoneType", "None")
 
 

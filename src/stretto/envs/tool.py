@@ -110,8 +110,7 @@ class ToolAgent(HeldOut):
                 return self._cut(transcript, "token limit")
             if "]" not in text:
                 result = await self._score(client, task, text)
-                info = {"reward_absent": result.reason} if result.reward is None else None
-                return transcript.finish(result.reward, info=info)
+                return transcript.finish(result.reward, info=result.info)
             await client.sleep(self.latency_s(client.uniform(turn)), "tool")
             transcript.observe(self.tokenizer.encode_inside(calculate(text)))
         return self._cut(transcript, f"more than {self.max_calls} calls")

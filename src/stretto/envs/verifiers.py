@@ -82,10 +82,25 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A finite ``reward``, or None and the ``reason`` why it is absent."""
+    """A finite ``reward``, or None and the ``reason`` why it is absent, with the ``error`` if one was raised.
+    ``parts``: the value of each of several functions."""
 
     reward: float | None
     reason: str = ""
+    parts: Mapping[str, float | None] | None = None
+    error: BaseException | None = None
+
+    @property
+    def info(self) -> dict[str, Any] | None:
+        """What a trajectory keeps of it; None if there is nothing to say."""
+        found: dict[str, Any] = {}
+        if self.reward is None:
+            found["reward_absent"] = self.reason
+        if self.error is not None:
+            found["reward_error"] = self.error
+        if self.parts is not None:
+            found["rewards"] = dict(self.parts)
+        return found or None
 
 
 def normalize(value: Any, name: str = "the reward function") -> Score:
@@ -134,6 +149,9 @@ class Run:
 async def score(verifier: Verifier, client: LateClient, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
     """Reward of ``text``. A hang ends at the deadline and leaves the reward absent; whatever the verifier raises
     becomes a ``DataError`` that says where, which fails this one rollout."""
+    if (several := getattr(verifier, "score", None)) is not None:
+        found: Score = await several(client, text, answer, info)
+        return found
     name = name_of(verifier)
     if verifier.cheap:
         return normalize(verifier(text, answer, info), name)

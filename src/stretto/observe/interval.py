@@ -182,9 +182,21 @@ def completed(done: list[Done]) -> Row:
     if rewards:
         row["reward/all/mean"] = sum(rewards) / len(rewards)
     row["reward/valid_fraction"] = len(rewards) / len(done)
+    row |= _functions([d.rewards for d in done if d.rewards is not None])
     lengths = [d.tokens for d in done]
     row["length/mean"] = sum(lengths) / len(lengths)
     row["length/p95"] = percentile(Counter(lengths), 0.95)
     row["truncated"] = sum(d.truncated for d in done) / len(done)
     row["turns/mean"] = sum(d.turns for d in done) / len(done)
+    return row
+
+
+def _functions(several: list[dict[str, float | None]]) -> Row:
+    """Of each of several reward functions: the mean of its values and the share of trajectories without one."""
+    row: Row = {}
+    for label in several[0] if several else ():
+        values = [value for rewards in several if (value := rewards[label]) is not None]
+        if values:
+            row[f"reward/fn/{label}/mean"] = sum(values) / len(values)
+        row[f"reward/fn/{label}/failed"] = 1 - len(values) / len(several)
     return row

@@ -15,11 +15,12 @@ ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 class Done:
     """What is remembered of a completed trajectory until it ends."""
 
-    __slots__ = ("group", "reward", "tokens", "truncated", "turns", "versions")
+    __slots__ = ("group", "reward", "rewards", "tokens", "truncated", "turns", "versions")
 
     def __init__(self, event: Event) -> None:
         self.group: int = event["group"]
         self.reward: float | None = event["reward"]
+        self.rewards: dict[str, float | None] | None = event.get("rewards")
         self.tokens: int = event["tokens"]
         self.versions: list[list[int]] = event["versions"]
         self.turns: int = event["turns"]

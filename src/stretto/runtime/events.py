@@ -26,7 +26,7 @@ TurnDone       traj, start, tokens, versions [[v, n], ...]: a turn that another 
 EnvStarted     traj, what: it leaves the engine (tool, scoring); an open one of a stuck run names who hangs
 EnvDone        traj, start (t of its EnvStarted), what: it is back
 TrajDone       traj, group, start, tokens (policy), length (all), versions [[v, n], ...], turns,
-               reward (null: absent), finish, terminated, truncated
+               reward (null: absent), finish, terminated, truncated, rewards? {function: its value}
 TrajEnd        traj [ids], ending (rejected | filtered | failed | cancelled), reason, tokens (policy, lost),
                group_over? (true: the whole group ends with this, then also group)
 GroupReady     group, version (published now), traj [valid ids], tokens

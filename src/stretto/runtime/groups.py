@@ -157,6 +157,8 @@ class Groups:
         reward = trajectory.reward = result.reward
         if reward is None:
             trajectory.info.setdefault("reward_absent", result.reason)
+            if (error := trajectory.info.pop("reward_error", None)) is not None:
+                trajectory.info["reward_absent"] = self._failures.reason(error)
         completions, log = member.client.completions, self._log
         log.write({
             "e": "TrajDone",
@@ -172,6 +174,7 @@ class Groups:
             "finish": completions[-1].finish if completions else "none",
             "terminated": trajectory.terminated,
             "truncated": trajectory.truncated,
+            **({"rewards": parts} if (parts := trajectory.info.get("rewards")) else {}),
         })  # fmt: skip
         if reward is None:
             self._lose(group, member, str(trajectory.info.get("reward_absent", "no reward")), tokens)

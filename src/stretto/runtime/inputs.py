@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 import xxhash
 
+from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.envs.base import Environment, Task
 from stretto.errors import CheckpointError
@@ -144,7 +145,8 @@ def _name(value: Any) -> str:
 
 def _code(config: RunConfig) -> dict[str, str]:
     """The files of the user's own modules."""
-    named = {"env.name": config.env.name, "reward": config.reward, "objective.name": config.objective.name}
+    named: dict[str, str | None] = {"env.name": config.env.name, "objective.name": config.objective.name}
+    named |= {f"reward {i}" if i else "reward": name for i, name in enumerate(reward_names(config.reward))}
     for hook in type(config.control).model_fields:
         named[f"control.{hook}.name"] = getattr(getattr(config.control, hook), "name", None)
     found = {}
