@@ -221,8 +221,8 @@ class Health:
         if not n:
             return None
         text, times = max((c.commonest() for c in (self._faults, self._down) if c.total), key=lambda most: most[1])
-        return Finding("faults", "warning", f"{n:,} fault{'s' if n > 1 else ''} (most often, {times:,} times: {text})",
-                       "The end of report.html lists them.")  # fmt: skip
+        what = f"a fault: {text}" if n == 1 else f"{n:,} faults (most often, {times:,} times: {text})"
+        return Finding("faults", "warning", what, "The end of report.html has them all.")
 
 
 def _mean(values: Any) -> float:

@@ -31,7 +31,7 @@ function drawTimeline() {
     const px = (t) => left + ((t - low) / (high - low)) * (right - left);
     const top = 16, bottom = top + lanes.length * tall;
     const marks = ticks(low - T.begin, high - T.begin, Math.round((right - left) / 90));
-    labels(marks, number).forEach((text, i) => {
+    labels(marks, (v, digits) => number(v, digits + 2)).forEach((text, i) => {
       const x = px(marks[i] + T.begin);
       node(svg, "line", { x1: x, x2: x, y1: top, y2: bottom, class: "grid" });
       node(svg, "text", { x, y: bottom + 16, "text-anchor": "middle" }, text);
