@@ -20,20 +20,25 @@ from stretto.rollout.types import Request
 from stretto.trajectory import Completion, Ints
 
 _LONGEST = 1 << 20
+_LOADS = 64
+"""Loads that an engine remembers at least."""
 _ZEROS = np.zeros(_LONGEST, np.float32)
 _TOKENS = np.zeros(_LONGEST, np.int32)
 for _array in (_ZEROS, _TOKENS):
     _array.flags.writeable = False
 _CONSTANTS: dict[int, Ints] = {}
-_WHOLE: dict[tuple[int, int], Completion] = {}
+_WHOLE: dict[int, dict[int, Completion]] = {}
+_VERSIONS = 64
 
 
 def _constant(version: int, n: int) -> Ints:
     """``n`` times ``version``; a read-only slice of an array that is kept."""
     found = _CONSTANTS.get(version)
     if found is None or len(found) < n:
-        while len(_CONSTANTS) >= 64:
-            del _CONSTANTS[next(iter(_CONSTANTS))]
+        while len(_CONSTANTS) >= _VERSIONS:
+            gone = next(iter(_CONSTANTS))
+            del _CONSTANTS[gone]
+            _WHOLE.pop(gone, None)
         found = np.full(1 << max(12, n.bit_length()), version, np.int32)
         found.flags.writeable = False
         _CONSTANTS[version] = found
@@ -42,12 +47,15 @@ def _constant(version: int, n: int) -> Ints:
 
 def _whole(version: int, n: int) -> Completion:
     """``n`` tokens of one version, finished. Their content is zeros, so those of equal length share one value."""
-    found = _WHOLE.get((version, n))
+    versions = _constant(version, n)
+    lengths = _WHOLE.get(version)
+    if lengths is None:
+        lengths = _WHOLE[version] = {}
+    found = lengths.get(n)
     if found is None:
-        if len(_WHOLE) >= 8192:
-            _WHOLE.clear()
-        found = Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], _constant(version, n), "stop")
-        _WHOLE[version, n] = found
+        if len(lengths) >= 4096:
+            lengths.clear()
+        found = lengths[n] = Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], versions, "stop")
     return found
 
 
@@ -56,15 +64,16 @@ class _Row:
     request: Request
     start: float
     length: int
-    loads: int  # up to and with the load of the version that it starts at (and keeps, if it is pinned)
+    loads: int  # how many there had been when it started
+    version: int  # that it starts at (and keeps, if it is pinned)
 
 
 class ModelledEngine:
     """Slots, virtual token counter, FIFO queue. The owner tells it the time; times never go back."""
 
     __slots__ = (
-        "_a", "_b", "_freed", "_heap", "_in_flight", "_loads", "_prefill_s", "_slots", "_starts", "_time", "_v",
-        "decoded", "first", "prefilled", "rows", "steps", "waiting",
+        "_a", "_b", "_forgotten", "_freed", "_heap", "_in_flight", "_loads", "_prefill_s", "_slots", "_starts", "_time",
+        "_v", "decoded", "first", "prefilled", "rows", "steps", "waiting",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, slots: int, in_flight: str) -> None:
@@ -80,7 +89,8 @@ class ModelledEngine:
         self._starts: deque[tuple[float, int]] = deque()  # (V at the first token, request), ascending
         self.first: list[int] = []
         """Requests that got their first token since the owner last took them."""
-        self._loads: list[tuple[float, int]] = []  # (V at the load, version)
+        self._loads: list[tuple[float, int]] = []  # (V at the load, version), without the first ``_forgotten`` ones
+        self._forgotten = 0
         self._freed: set[int] = set()
         self.decoded = self.steps = 0.0
         self.prefilled = 0
@@ -112,19 +122,31 @@ class ModelledEngine:
             prompt, v, id = len(request.tokens), self._v, request.id
             self._time += prompt * self._prefill_s
             self.prefilled += prompt
-            loads = len(self._loads) if request.version is None else self._load_of(request.version)
-            rows[id] = _Row(request, v, length, loads)
+            version = self._loads[-1][1] if request.version is None else self._held(request.version)
+            rows[id] = _Row(request, v, length, self._forgotten + len(self._loads), version)
             heapq.heappush(self._heap, (v + length, id))
             self._starts.append((v + 1.0, id))
 
-    def _load_of(self, version: int) -> int:
-        """Loads up to and with the last one of this version."""
+    def _held(self, version: int) -> int:
+        """This version, which was loaded (of those long ago that is believed)."""
         if version in self._freed:
             raise InvariantError(f"a request is pinned to version {version}, which was freed")
-        for loads in range(len(self._loads), 0, -1):
-            if self._loads[loads - 1][1] == version:
-                return loads
+        for _, loaded in reversed(self._loads):
+            if loaded == version:
+                return version
+        if self._forgotten and version < self._loads[0][1]:
+            return version
         raise InvariantError(f"a request is pinned to version {version}, which this engine has never loaded")
+
+    def _forget(self) -> None:
+        """Drop loads that came before every row."""
+        known = self._forgotten
+        begun = min((row.loads for row in self.rows.values()), default=known + len(self._loads)) - 1 - known
+        gone = min(begun, len(self._loads) - _LOADS)
+        if gone > 0:
+            del self._loads[:gone]
+            self._forgotten += gone
+            self._freed = {version for version in self._freed if version >= self._loads[0][1]}
 
     def next_finish(self) -> float | None:
         """When the next row ends if nothing changes; None: no row runs."""
@@ -141,14 +163,14 @@ class ModelledEngine:
         if now > self._time:
             self._progress(now)
         out = []
-        heap, until, loads = self._heap, self._v + 1e-9, self._loads
+        heap, until, loads = self._heap, self._v + 1e-9, self._forgotten + len(self._loads)
         while heap and heap[0][0] <= until:
             request = heapq.heappop(heap)[1]
             row = self.rows.pop(request, None)
             if row is not None:
-                if row.loads == len(loads) or self._in_flight == "pin" or row.request.version is not None:
-                    version, length = loads[row.loads - 1][1], row.length
-                    out.append((request, _WHOLE.get((version, length)) or _whole(version, length)))
+                if row.loads == loads or self._in_flight == "pin" or row.request.version is not None:
+                    version, length = row.version, row.length
+                    out.append((request, _whole(version, length)))
                 else:
                     out.append((request, self._completion(row, row.length, "stop")))
         return out
@@ -167,6 +189,8 @@ class ModelledEngine:
             self._time += context * self._prefill_s
             self.prefilled += context
         self._loads.append((self._v, version))
+        if len(self._loads) > 2 * _LOADS:
+            self._forget()
         return aborted
 
     def free(self, versions: Sequence[int]) -> None:
@@ -209,11 +233,11 @@ class ModelledEngine:
         return min(row.length, max(0, math.floor(self._v - row.start + 1e-9)))
 
     def _completion(self, row: _Row, n: int, finish: str) -> Completion:
-        first = row.loads - 1
-        if row.loads == len(self._loads) or self._in_flight == "pin" or row.request.version is not None:
-            versions = _constant(self._loads[first][1], n)
+        since = row.loads - self._forgotten
+        if since == len(self._loads) or self._in_flight == "pin" or row.request.version is not None:
+            versions = _constant(row.version, n)
         else:
-            versions = np.full(n, self._loads[first][1], np.int32)
-            for v, version in self._loads[first + 1 :]:
+            versions = np.full(n, row.version, np.int32)
+            for v, version in self._loads[since:]:
                 versions[max(0, math.ceil(v - row.start - 1e-9)) :] = version
         return Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], versions, finish)

@@ -17,6 +17,9 @@ pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds
 * steps: numbered without gap, each ends, a skipped one changes no version, each trains whole batches, and a run is
   done after the last one; times never run backwards.
 
+What it remembers doesn't grow with the log: a trajectory that ended long ago is known by its group alone, a version
+that nothing open can have any more is forgotten.
+
 What rules of a user's own may do otherwise is checked only where ``RunStart.rules`` names built-in ones.
 """
 
@@ -109,6 +112,7 @@ class Checker(WorkRules, StepRules, WorkerRules):
         if s.started:
             self.bad("a second RunStart")
         s.started = True
+        self.numbered = event.get("format", 1) >= 2
         s.lag_bound, s.slots = event["lag_bound"], event.get("slots")
         s.batch, s.group_size = event.get("prompts_per_step"), event.get("group_size")
         s.max_steps, s.tasks = event.get("max_steps"), event.get("tasks")
@@ -125,6 +129,7 @@ class Checker(WorkRules, StepRules, WorkerRules):
         self.result.complete = False
         s.republish = True
         s.env.clear()
+        s.env_of.clear()
         s.to_release.clear()
         s.engines_changed = False
         for worker in s.engines.values():
@@ -158,8 +163,8 @@ class Checker(WorkRules, StepRules, WorkerRules):
             self.bad(f"step {s.step['step']} never ended")
         if reason == "done" and s.max_steps is not None and s.steps < s.max_steps:
             self.bad(f"done after {s.steps} of {s.max_steps} steps")
-        if reason == "data exhausted" and s.tasks is not None and len(s.groups) < s.tasks:
-            self.bad(f"the data is exhausted after {len(s.groups)} of {s.tasks} tasks")
+        if reason == "data exhausted" and s.tasks is not None and len(s.groups) + len(s.over) < s.tasks:
+            self.bad(f"the data is exhausted after {len(s.groups) + len(s.over)} of {s.tasks} tasks")
         self._last_versions()
 
     def _last_versions(self) -> None:

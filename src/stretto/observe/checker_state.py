@@ -11,6 +11,12 @@ SLACK_S = 2e-6
 """Times are rounded to microseconds, each on its own."""
 MAX_VIOLATIONS = 1000
 """A broken log breaks everywhere; the rest is only counted."""
+REMEMBERED = 1 << 16
+"""Ended trajectories that are known one by one; of older ones their groups are, so that a log may be of any length."""
+VERSIONS = 256
+"""Versions that no open trajectory can have any more are forgotten once there are so many of them."""
+MEMBERS = 1000
+"""A trajectory's id is its group's times this plus its number in the group (since format 2)."""
 ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 
 
@@ -37,7 +43,8 @@ class Engine:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A group. ``version``: its dispatch; ``open``: members that have not ended; ``over``: it can't train any more.
+    """A group. ``version``: its dispatch; ``open``: members that have not ended; ``remembered``: how many of
+    ``State.closed`` are its members; ``over``: it can't train any more.
 
     ``pin``: the one version that may serve it. ``resting``: unfinished at Resumed and not restarted yet.
     """
@@ -47,6 +54,7 @@ class Group:
     engine: Engine
     pin: int | None = None
     open: set[int] = field(default_factory=set)
+    remembered: int = 0
     over: bool = False
     resting: bool = False
 
@@ -92,6 +100,28 @@ class Open:
         self.done, self.valid = True, rewarded and tokens > 0
 
 
+class Ranges:
+    """A set of integers that come nearly in order, kept as ranges."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}
+        """first of a range: one past its last"""
+        self._starts: dict[int, int] = {}
+        """one past the last of a range: its first"""
+
+    def add(self, n: int) -> None:
+        """One more; none that is there."""
+        start = self._starts.pop(n, n)
+        end = self._ends.pop(n + 1, n + 1)
+        self._ends[start], self._starts[end] = end, start
+
+    def __contains__(self, n: int) -> bool:
+        return n in self._ends or any(start <= n < end for start, end in self._ends.items())
+
+    def __len__(self) -> int:
+        return sum(end - start for start, end in self._ends.items())
+
+
 @dataclass(slots=True)
 class State:
     """The run as the log tells it so far."""
@@ -126,15 +156,23 @@ class State:
     open: dict[int, Open] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)
     endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
+    """trajectory: how it ended; the latest ``REMEMBERED`` ones"""
     groups: dict[int, Group] = field(default_factory=dict)
+    over: Ranges = field(default_factory=Ranges)
+    """groups of which nothing is known any more but that they were"""
+    group_of: dict[int, Group] = field(default_factory=dict)
+    """of ``closed``"""
     outstanding: int = 0
     """groups with open members"""
     ready: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     """group: (version when it became ready, its valid trajectories)"""
+    env_of: dict[int, set[tuple[int, str]]] = field(default_factory=dict)
+    """trajectory: its keys in ``env``"""
     env: dict[tuple[int, str], list[float]] = field(default_factory=dict)
     """(trajectory, what): when the environment waits that have not ended began"""
     loaded: set[int] = field(default_factory=set)
     released: dict[int, float] = field(default_factory=dict)
+    forget_at: int = 2 * VERSIONS
     to_release: set[int] = field(default_factory=set)
     """versions that the last engine has given up"""
     engines: dict[str, Engine] = field(default_factory=dict)
@@ -160,6 +198,10 @@ class State:
         """The trajectory ends; a ready group that has lost all its members is gone."""
         group = self.open.pop(id).group
         self.closed[id] = ending
+        self.group_of[id] = group
+        group.remembered += 1
+        if len(self.closed) > REMEMBERED:
+            self._forget(next(iter(self.closed)))
         self.ended += 1
         self.endings[ending] += 1
         group.open.discard(id)
@@ -167,6 +209,31 @@ class State:
             self.outstanding -= 1
             if ending != "trained":
                 self.ready.pop(group.id, None)
+
+    def _forget(self, id: int) -> None:
+        """A trajectory that ended long ago."""
+        group = self.group_of.pop(id)
+        del self.closed[id]
+        for key in [key for key in self.env_of.pop(id, ()) if key in self.env]:
+            del self.env[key]
+        group.remembered -= 1
+        if not group.remembered and not group.open:
+            del self.groups[group.id]
+            self.over.add(group.id)
+
+    def forget_versions(self) -> None:
+        """Those below what any open trajectory or engine may still have."""
+        if len(self.loaded) < self.forget_at:
+            return
+        floor = min([self.version, self.published,
+                     *(e.held for e in self.engines.values() if e.held is not None),
+                     *(min(known.version, known.group.version) for known in self.open.values()),
+                     *self.to_release]) - VERSIONS  # fmt: skip
+        self.loaded = {v for v in self.loaded if v >= floor}
+        self.released = {v: t for v, t in self.released.items() if v >= floor}
+        for engine in self.engines.values():
+            engine.loaded = {v for v in engine.loaded if v >= floor}
+        self.forget_at = 2 * max(VERSIONS, len(self.loaded))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +265,7 @@ class Rules:
         self.suppressed = 0
         self.state = State()
         self.name = ""
+        self.numbered = False
 
     def bad(self, message: str) -> None:
         """Record a violation at the current event."""

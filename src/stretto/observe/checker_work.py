@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stretto.observe.checker_state import ENDINGS, SLACK_S, Engine, Event, Group, Open, Rules, some
+from stretto.observe.checker_state import ENDINGS, MEMBERS, SLACK_S, Engine, Event, Group, Open, Rules, some
 
 
 class WorkRules(Rules):
@@ -18,12 +18,16 @@ class WorkRules(Rules):
         group = s.groups.get(id)
         fresh = group is None
         if group is None:
+            if id in s.over:
+                return self.bad(f"group {id} was submitted before")
             group = s.groups[id] = self._new_group(event)
         elif "replaces" in event:
             self._replaces(event, group)
         for traj in ids:
             if traj in s.open or traj in s.closed:
                 self.bad(f"trajectory {traj} was submitted before")
+            elif self.numbered and traj // MEMBERS != id:
+                self.bad(f"trajectory {traj} is numbered as one of group {traj // MEMBERS}, not {id}")
             else:
                 s.enter(traj, group, event["t"])
         if not fresh and "replaces" not in event:
@@ -173,11 +177,14 @@ class WorkRules(Rules):
         id, what = event["traj"], event["what"]
         if self.find(id) is not None:
             self.state.env.setdefault((id, what), []).append(event["t"])
+            self.state.env_of.setdefault(id, set()).add((id, what))
 
     def _on_EnvDone(self, event: Event) -> None:
         """May come after the trajectory was given up: what it waited for ends later."""
         id, what, start = event["traj"], event["what"], event["start"]
         if id not in self.state.open and id not in self.state.closed:
+            if self.numbered and id // MEMBERS in self.state.over:
+                return None
             return self.bad(f"trajectory {id} was never submitted")
         starts = self.state.env.get((id, what), [])
         if start not in starts:
@@ -185,6 +192,11 @@ class WorkRules(Rules):
         starts.remove(start)
         if not starts:
             del self.state.env[id, what]
+            keys = self.state.env_of[id]
+            keys.discard((id, what))
+            if not keys:
+                del self.state.env_of[id]
+        return None
 
     def _on_TrajDone(self, event: Event) -> None:
         id, tokens = event["traj"], event["tokens"]

@@ -42,6 +42,7 @@ class WorkerRules(Rules):
         s.to_release.discard(version)
         s.loaded.add(version)
         worker.loaded.add(version)
+        s.forget_versions()
 
     def _on_Released(self, event: Event) -> None:
         s, version = self.state, event["version"]

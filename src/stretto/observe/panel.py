@@ -54,6 +54,8 @@ class Shown:
         if reward is not None:
             self.rewards.append(reward)
             del self.rewards[:-400]
+        if len(self.pace) > 2 and wall - self.pace[-2][1] < PACE_S / 240:
+            self.pace.pop()  # of many steps in an instant the last is enough
         self.pace.append((row["step"], wall, row["t"], row.get("ledger/trained_tokens", 0),
                           row.get("ledger/submitted_tokens", 0)))  # fmt: skip
         while len(self.pace) > 2 and wall - self.pace[1][1] > PACE_S:
