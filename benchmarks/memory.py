@@ -23,8 +23,8 @@ from typing import Any
 STEPS, QUICK = 200_000, 20_000
 BAR = 1.05
 SETTINGS = ("prompts_per_step=1", "group_size=2", "lag_bound=2", "engine.count=2", "engine.slots=4",
-            "cluster.lengths.mean=100", "cluster.lengths.high=400", "cluster.failure_probability=0.01", "save_every=1000",
-            "logging.report=false", "logging.console=off", "eval.tasks=0")  # fmt: skip
+            "cluster.lengths.mean=100", "cluster.lengths.high=400", "cluster.failure_probability=0.01",
+            "save_every=1000", "logging.report=false", "logging.console=off", "eval.tasks=0")  # fmt: skip
 
 
 def rss_mib(pid: int) -> float:

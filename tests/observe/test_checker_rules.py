@@ -296,7 +296,7 @@ def test_a_plugin_rule_is_not_held_to_what_the_built_in_ones_keep() -> None:
 
 def test_a_restart_takes_all_unfinished_members(tmp_path: Path) -> None:
     events = LOGS["keep"]
-    cut = at(events, "Published", 2)
+    cut = at(events, "StepEnd", 2) + 1
     head = copy.deepcopy(events[:cut])
     t, done = head[-1]["t"], {e["traj"] for e in head if e["e"] == "TrajDone"}
     ended = {i for e in head if e["e"] in ("TrajEnd", "GroupReady") for i in e["traj"]}
