@@ -269,8 +269,9 @@ def _log_start(job: Job, log: EventLog, parts: Parts) -> None:
     log.emit(
         "RunStart", format=FORMAT, mode=job.mode, seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
         prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=parts.max_steps,
-        tasks=parts.tasks_in_all, engines=c.engine.count, slots=c.engine.slots, in_flight=c.control.in_flight,
-        rules=rules, version=0, step=0, **({} if parts.late is None else {"late_lifetime": parts.late.queue.lifetime}),
+        tasks=parts.tasks_in_all, drop_last=c.drop_last, engines=c.engine.count, slots=c.engine.slots,
+        in_flight=c.control.in_flight, rules=rules, version=0, step=0,
+        **({} if parts.late is None else {"late_lifetime": parts.late.queue.lifetime}),
     )  # fmt: skip
 
 

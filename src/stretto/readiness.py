@@ -15,7 +15,8 @@ from stretto.config.plugins import foreign
 from stretto.config.schema import RunConfig
 from stretto.envs.build import build_environment
 from stretto.errors import ConfigError
-from stretto.wiring import bind, peek_environment, steps_of
+from stretto.runtime.length import run_length
+from stretto.wiring import bind, peek_environment
 
 _MOST_TRAJECTORIES = 1 << 24
 _MOST_TASKS = 1_000_000
@@ -26,7 +27,7 @@ def check_ready(config: RunConfig, mode: str) -> None:
     _check_sizes(config)
     _check_packages(config)
     if mode == "simulate":
-        steps_of(config, peek_environment(config, mode)[0])
+        run_length(config, peek_environment(config, mode)[0].epoch_size)
         return
     if mode == "train" and config.workers.own_cores and core_count() <= config.workers.threads:
         raise ConfigError(
@@ -40,7 +41,7 @@ def check_ready(config: RunConfig, mode: str) -> None:
         if tokenizer is None:
             return
         bind(config, env, tokenizer)
-        steps_of(config, env)
+        run_length(config, env.epoch_size)
         env.task(0)
         if config.eval.tasks:
             env.eval_tasks(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,6 @@ from stretto.envs.base import Environment, Task
 from stretto.envs.build import build_environment, scoring_imports
 from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.envs.scoring_waiting import WaitingScoring
-from stretto.errors import ConfigError
 from stretto.learner.old_policy.choice import DURING_ROLLOUT, route_of
 from stretto.models.tokenizer import LightTokenizer, light_tokenizer
 from stretto.objectives import get
@@ -34,6 +32,7 @@ from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
 from stretto.runtime.inputs import Inputs
 from stretto.runtime.late import LateRewards
+from stretto.runtime.length import run_length
 from stretto.runtime.manifest import Restored
 from stretto.runtime.parts import Parts
 from stretto.runtime.waits import Waits
@@ -80,7 +79,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
     """Everything that the orchestrator needs, built but not started."""
     config = job.config
     env, model_dir, eos_ids = job.env, job.model_dir, job.eos_ids
-    max_steps, tasks_in_all = steps_of(config, env)
+    max_steps, tasks_in_all = run_length(config, env.epoch_size)
     costs = _costs(config) if job.virtual else None
     scoring = _scoring(job, log)
     sampling = _sampling(job)
@@ -183,22 +182,6 @@ def bind(
             "goes on to sampling.max_new_tokens; name one there, or set sampling.stop"
         )
     return tokenizer.eos_ids
-
-
-def steps_of(config: RunConfig, env: Environment) -> tuple[int, int | None]:
-    """Learner steps in all, and tasks in all (None: unbounded): min(max_steps, epochs x batches per epoch)."""
-    size = env.epoch_size
-    if config.epochs is None:
-        return config.max_steps, None
-    if size is None:
-        raise ConfigError(f"epochs = {config.epochs:g}: environment {config.env.name!r} has no end; use max_steps")
-    tasks = math.floor(config.epochs * size)
-    if tasks < config.prompts_per_step:
-        raise ConfigError(
-            f"epochs = {config.epochs:g} of {size} tasks is less than one batch of prompts_per_step = "
-            f"{config.prompts_per_step}"
-        )
-    return min(config.max_steps, tasks // config.prompts_per_step), tasks
 
 
 def _sampling(job: Job) -> SamplingParams:

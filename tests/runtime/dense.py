@@ -25,6 +25,15 @@ class Dense(Arithmetic):
 
 
 @dataclass
+class Finite(Dense):
+    """Eight problems: they don't fill the last batch of three."""
+
+    @property
+    def epoch_size(self) -> int | None:
+        return 8
+
+
+@dataclass
 class Jittery(Dense):
     """The same, scored after a wall-clock delay that scrambles the order of completion."""
 

@@ -200,6 +200,7 @@ class Wired:
     rules: Rules | None = None
     tasks_in_all: int | None = None
     slow_engine: float = 1.0
+    says: Callable[[str], None] = lambda line: None
     events: list[Event] = field(default_factory=list)
     outcome: Outcome | None = None
 
@@ -230,13 +231,14 @@ class Wired:
             config=c, rules=self.rules or build_rules(c), env=env, engines=list(engines),
             learner=InlineLearner(ModelledLearner(), costs, waits, c.deadlines.step_s), scoring=InlineScoring(),
             sampling=SamplingParams(), log=log, view=view, waits=waits, out=self.out, max_steps=c.max_steps,
-            tasks_in_all=self.tasks_in_all,
+            tasks_in_all=self.tasks_in_all, says=self.says,
         )  # fmt: skip
         log.emit(
             "RunStart", format=FORMAT, mode="simulate", seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
             prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=c.max_steps,
             engines=c.engine.count, slots=c.engine.slots, in_flight=mode, version=0, step=0,
-            rules={"version": c.control.version.name},
+            rules={"version": c.control.version.name, "batch": c.control.batch.name}, tasks=self.tasks_in_all,
+            drop_last=c.drop_last,
         )  # fmt: skip
         for at, engine, back in self.kills:
             loop.call_later(at, engines[engine].kill, back)

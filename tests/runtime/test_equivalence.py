@@ -24,6 +24,7 @@ from .dense import Dense, dense_reward
 from .harness import assert_clean, configure, of, tiny
 
 STEPS = 3
+SIZE = 8
 
 
 @dataclass
@@ -55,6 +56,8 @@ def synchronous(model: Path, config: RunConfig, out: Path) -> Trained:
     for step in range(config.max_steps):
         engine.load(step, {name: w.clone() for name, w in learner.weights().items()}, "keep")
         indices = [step * config.prompts_per_step + k for k in range(config.prompts_per_step)]
+        if config.epochs is not None:  # one epoch of ``Finite``
+            indices = [index for index in indices if index < SIZE]
         prompts = {g * 1000 + k: env.task(g).prompt for g in indices for k in range(config.group_size)}
         engine.add([Request(i * 1000, i, i // 1000, prompt, sampling) for i, prompt in prompts.items()])
         completions: dict[int, Any] = {}
@@ -118,6 +121,17 @@ def test_rehearsed_at_lag_bound_0_equals_the_synchronous_trainer(
 ) -> None:
     launch(config_of(model, tmp_path / "run", "cluster.env.kind=exponential", "cluster.env.mean=3"), "rehearse")
     assert_same(of_run(tmp_path / "run"), reference)
+
+
+@pytest.mark.parametrize("objective", ["tis", "grpo"])
+def test_a_short_last_batch_trains_as_in_the_synchronous_trainer(objective: str, model: Path, tmp_path: Path) -> None:
+    """Its denominators are its own."""
+    config = config_of(model, tmp_path / "run", f"env.name={Dense.__module__}:Finite", "env.digits=1", "epochs=1",
+                       "learner.minibatches=3", f"objective.name={objective}")  # fmt: skip
+    launch(config, "rehearse")
+    ours = of_run(tmp_path / "run")
+    assert [len(batch) for batch in ours.batches] == [3, 3, 2]
+    assert_same(ours, synchronous(model, config, tmp_path / "model"))
 
 
 def test_inline_on_the_wall_clock_equals_the_synchronous_trainer(

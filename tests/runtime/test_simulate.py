@@ -14,7 +14,10 @@ from stretto.cluster.env import ModelledEnvironment
 from stretto.control.hooks import build_rules
 from stretto.envs.base import Client, Task
 from stretto.errors import ConfigError, DeadlockError
+from stretto.observe.checker import check_events
 from stretto.observe.metrics import read_metrics
+from stretto.runtime.events import Event
+from stretto.runtime.length import run_length
 from stretto.trajectory import Trajectory
 
 from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained, worst
@@ -179,19 +182,90 @@ def test_a_deadlock_is_reported_at_once_with_who_waits_for_what(rule: str, tmp_p
     assert wired.events[-1]["t"] < 1000, "at once, not at the deadline"
 
 
-def test_a_run_ends_after_its_epochs_or_steps_whichever_comes_first(tmp_path: Path) -> None:
-    """C4: tasks run out; the last incomplete batch is cancelled, not waited for."""
-    config = configure(*SMALL, "lag_bound=2", "max_steps=3")
-    wired = Wired(config, tmp_path, tasks_in_all=10)
-    events = wired.run()
+def batches(events: list[Event]) -> list[int]:
+    return [len(e["groups"]) for e in of(events, "StepStart")]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "lag_bound", "more", "expected"),
+    [
+        (10, 0, (), [4, 4, 2]),
+        (10, 2, (), [4, 4, 2]),
+        (12, 2, (), [4, 4, 4]),
+        (3, 1, (), [3]),
+        (9, 3, ("depth=0",), [4, 4, 1]),
+        (10, 2, ("order=submission", "cluster.env.kind=exponential", "cluster.env.mean=5"), [4, 4, 2]),
+        (10, 2, ("control.in_flight=pin", "engine.count=2"), [4, 4, 2]),
+        (10, 2, ("max_steps=2",), [4, 4]),
+        (10, 1, ("control.publish.name=every-k", "control.publish.k=2"), [4, 4, 2]),
+    ],
+)
+def test_the_last_batch_is_what_is_left_of_the_data(
+    tasks: int, lag_bound: int, more: tuple[str, ...], expected: list[int], tmp_path: Path
+) -> None:
+    """C4: nothing vanishes, and no batch before the last one is short."""
+    config = configure(*SMALL, f"lag_bound={lag_bound}", f"max_steps={math.ceil(tasks / 4)}", *more)
+    events = Wired(config, tmp_path, tasks_in_all=tasks).run()
     assert_clean(events)
-    assert wired.outcome is not None
-    assert wired.outcome.reason == "data exhausted"
-    assert len(of(events, "StepEnd")) == 2
+    assert batches(events) == expected
+    assert sorted(g for e in of(events, "StepStart") for g in e["groups"]) == list(range(sum(expected)))
+    assert events[-1]["reason"] == "done"
+    assert ledger(events)["trained"] == ledger(events)["submitted"] == 2 * sum(expected)
+    assert worst(events) <= lag_bound
+
+
+def test_groups_that_fail_leave_a_shorter_last_batch_and_only_that_one(tmp_path: Path) -> None:
+    short = 0
+    for seed in range(6):
+        config = configure(*SMALL, "lag_bound=2", "max_steps=5", "cluster.failure_probability=0.1", f"seed={seed}",
+                           "workers.replace_failed=0", "control.filter.name=zero-variance")  # fmt: skip
+        wired = Wired(config, tmp_path / str(seed), tasks_in_all=20)
+        events = wired.run()
+        assert_clean(events)
+        assert set(batches(events)[:-1]) <= {4}
+        left = 20 - len({e["group"] for e in of(events, "TrajEnd") if "group" in e})
+        assert sum(batches(events)) == left
+        short += left % 4 > 0
+    assert short
+
+
+def test_a_short_last_batch_may_be_dropped_and_that_is_said(tmp_path: Path) -> None:
+    config = configure(*SMALL, "lag_bound=2", "max_steps=2", "drop_last=true")
+    wired = Wired(config, tmp_path, tasks_in_all=10)
+    assert batches(wired.run()) == [4, 4]
+    said: list[str] = []
+    failing = Wired(configure(*SMALL, "lag_bound=2", "max_steps=3", "drop_last=true"), tmp_path, tasks_in_all=10,
+                    says=said.append)  # fmt: skip
+    events = failing.run()
+    assert_clean(events)
+    assert (batches(events), events[-1]["reason"]) == ([4, 4], "data exhausted")
     assert ledger(events)["cancelled"] == 2 * 2
-    exact = Wired(config, tmp_path / "b", tasks_in_all=12).run()
-    assert exact[-1]["reason"] == "done"
-    assert ledger(exact)["trained"] == 24
+    assert said[-1].startswith("2 prompt(s) at the end of the data fill no batch")
+    good = Wired(configure(*SMALL, "lag_bound=0", "max_steps=3"), tmp_path, tasks_in_all=10).run()
+    for broken in ({"drop_last": True}, {"tasks": 11}):  # a task was still to come
+        events = [{**good[0], **broken}, *good[1:]]
+        assert any("trains 2 groups" in str(v) for v in check_events(events))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "size", "drop_last", "expected"),
+    [(1, 10, False, (3, 10)), (1, 10, True, (2, 10)), (2, 10, False, (5, 20)), (0.29, 100, False, (8, 29)),
+     (0.5, 6, False, (1, 3)), (1, 1, False, (1, 1))],
+)  # fmt: skip
+def test_how_long_a_run_is(epochs: float, size: int, drop_last: bool, expected: tuple[int, int]) -> None:
+    config = configure("prompts_per_step=4", f"epochs={epochs}", f"drop_last={str(drop_last).lower()}")
+    assert run_length(config, size) == expected
+
+
+def test_a_run_of_no_batch_is_refused() -> None:
+    for settings, says in (
+        (["epochs=0.05"], r"epochs = 0.05 of 10 tasks is not one task"),
+        (["epochs=0.3", "drop_last=true"], "less than one batch of prompts_per_step = 4, and drop_last"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            run_length(configure("prompts_per_step=4", *settings), 10)
+    with pytest.raises(ConfigError, match="epochs = 1: environment 'arithmetic' has no end; use max_steps"):
+        run_length(configure("epochs=1"), None)
 
 
 def test_one_engine_fifty_times_slower_keeps_the_bound_and_does_not_stop_the_others(tmp_path: Path) -> None:

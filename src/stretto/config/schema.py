@@ -40,6 +40,11 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of everything random: tasks, sampling, initial weights.")
     max_steps: int = Field(100, ge=0, lt=1 << 31, description="Learner steps; the run ends at this or after `epochs`.")
     epochs: float | None = Field(None, gt=0, description="Passes over a finite data set; None: no limit.")
+    drop_last: bool = Field(
+        False,
+        description="The data of `epochs` need not fill the last batch. false (default, as in PyTorch's DataLoader): a "
+        "last, short batch trains on what is left. true: that is left out, and said.",
+    )
     prompts_per_step: int = Field(32, ge=1, lt=1 << 31, description="Groups (prompts) that one learner step trains on.")
     group_size: int = Field(8, ge=1, lt=1 << 31, description="Trajectories per prompt; they share a baseline.")
     lag_bound: int = Field(

@@ -24,9 +24,9 @@ class DemandBatch:
 
     def form(self, view: View) -> Sequence[int] | None:
         """Ids, or None: wait for completions."""
-        if len(view.ready) < view.batch:
+        if not _enough(view):
             return None
-        oldest = nsmallest(view.batch, view.ready.values(), key=_AGE)
+        oldest = nsmallest(view.take, view.ready.values(), key=_AGE)
         return sorted(g.id for g in oldest) if may_start(view, [g.version for g in oldest]) else None
 
 
@@ -37,9 +37,9 @@ class SubmissionOrder:
 
     def form(self, view: View) -> Sequence[int] | None:
         """The ids submitted first of all outstanding, or None while one of them still runs."""
-        if len(view.ready) < view.batch:
+        if not _enough(view):
             return None
-        first = sorted([*view.ready, *view.running])[: view.batch]
+        first = sorted([*view.ready, *view.running])[: view.take]
         return first if all(i in view.ready for i in first) else None
 
 
@@ -50,7 +50,12 @@ class Fifo:
     keep the lag bound."""
 
     def form(self, view: View) -> Sequence[int] | None:
-        """The first ``batch`` completed groups."""
-        if len(view.ready) < view.batch:
+        """The groups that completed first."""
+        if not _enough(view):
             return None
-        return list(view.ready)[: view.batch]
+        return list(view.ready)[: view.take]
+
+
+def _enough(view: View) -> bool:
+    """Are there as many ready groups as the next step takes (some)?"""
+    return len(view.ready) >= view.take > 0

@@ -75,7 +75,8 @@ class BatchForm(Protocol):
     """Which ready groups form the batch of a step that could start now?"""
 
     def form(self, view: View) -> Sequence[int] | None:
-        """Group ids in training order, or None: wait."""
+        """Group ids in training order, or None: wait. ``view.take`` of them: fewer than ``view.batch`` only where the
+        data ends."""
         ...
 
 

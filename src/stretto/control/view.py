@@ -52,6 +52,7 @@ class View:
 
     ``slots`` of all engines; ``running_trajectories``: not done yet.
     ``version``: completed learner steps; a step that starts now starts at it. ``running``, ``ready``: groups by id.
+    ``tasks``: of the data in all, None without end; ``started``: groups that were. ``drop_last``: batches are whole.
     ``training``: ids of the groups in the step that runs now. ``outstanding``: dispatch version -> number of groups
     running or ready. ``by_load``: (trajectories, -version, number, name) of each engine that is up with a version, in
     ascending order. ``versions``: version -> how many of these engines hold it.
@@ -68,6 +69,9 @@ class View:
         self.max_steps = 0
         self.version = 0
         self.steps_tried = 0
+        self.tasks: int | None = None
+        self.started = 0
+        self.drop_last = False
         self.running: dict[int, GroupView] = {}
         self.ready: dict[int, GroupView] = {}
         self.training: dict[int, GroupView] = {}
@@ -106,6 +110,13 @@ class View:
             handler(event)
 
     @property
+    def take(self) -> int:
+        """Groups that the next step takes: ``batch``; or what is left where the data ends and that may be less."""
+        if self.tasks is None or self.drop_last:
+            return self.batch
+        return min(self.batch, self.tasks - self.started + len(self.running) + len(self.ready))
+
+    @property
     def open(self) -> int:
         """Trajectories submitted and not ended."""
         endings = ("trained", "rejected", "filtered", "failed", "cancelled")
@@ -125,9 +136,10 @@ class View:
         self.slots = event["engines"] * event["slots"]
         self.max_steps = event["max_steps"]
         self.version = event["version"]
+        self.tasks, self.drop_last = event.get("tasks"), event.get("drop_last", False)
 
     def _resumed(self, event: Event) -> None:
-        self.max_steps = event["max_steps"]
+        self.max_steps, self.tasks = event["max_steps"], event.get("tasks")
         self.engines = {}
         self.by_load = []
         self.versions = Counter()
@@ -206,6 +218,7 @@ class View:
         group = self.running.get(group_id)
         if group is None:
             group = self.running[group_id] = GroupView(group_id, event["version"], event["engine"])
+            self.started += 1
             self.outstanding[group.version] += 1
         group.open.update(ids)
         for trajectory in ids:

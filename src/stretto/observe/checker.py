@@ -14,8 +14,8 @@ pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds
   before it was submitted; a worker that sampled was busy, and never twice at once;
 * late rewards: promised = in time + returned + dropped + pending; a trajectory comes back once, only after it trained,
   as soon as its reward is there, and within its lifetime;
-* steps: numbered without gap, each ends, a skipped one changes no version, each trains whole batches, and a run is
-  done after the last one; times never run backwards.
+* steps: numbered without gap, each ends, a skipped one changes no version, each trains a whole batch (but for
+  what is left at the end of the data), and a run is done after the last one; times never run backwards.
 
 What it remembers doesn't grow with the log: a trajectory that ended long ago is known by its group alone, a version
 that nothing open can have any more is forgotten.
@@ -116,6 +116,7 @@ class Checker(WorkRules, StepRules, WorkerRules):
         s.lag_bound, s.slots = event["lag_bound"], event.get("slots")
         s.batch, s.group_size = event.get("prompts_per_step"), event.get("group_size")
         s.max_steps, s.tasks = event.get("max_steps"), event.get("tasks")
+        s.drop_last = event.get("drop_last", True)
         s.rules = event.get("rules", {})
         s.pinned = event.get("in_flight") == "pin" or s.rules.get("version") == "pinned"
         if s.rules.get("admission") in PACING:

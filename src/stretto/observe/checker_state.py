@@ -143,6 +143,8 @@ class State:
     max_steps: int | None = None
     tasks: int | None = None
     """of the data, in all epochs"""
+    drop_last: bool = True
+    """what is left at the end of the data doesn't train"""
     version: int = 0
     """of the learner: steps that were not skipped"""
     published: int = 0

@@ -6,7 +6,7 @@ from stretto.observe.checker_late import LateRules
 from stretto.observe.checker_state import Event, some
 
 WHOLE_BATCHES = ("demand", "submission", "fifo")
-"""Batch rules that never form a smaller batch."""
+"""Batch rules that form a smaller batch only at the end of the data."""
 
 
 class StepRules(LateRules):
@@ -23,7 +23,9 @@ class StepRules(LateRules):
         if s.max_steps is not None and s.steps >= s.max_steps:
             self.bad(f"after all {s.max_steps} steps")
         groups = len(event["groups"])
-        if s.batch is not None and groups != s.batch and s.rules.get("batch", "demand") in WHOLE_BATCHES:
+        # all that is open at the end of the data may be less
+        rest = not s.drop_last and len(s.groups) == s.tasks and 0 < groups == s.outstanding < (s.batch or 0)
+        if s.batch is not None and groups != s.batch and not rest and s.rules.get("batch", "demand") in WHOLE_BATCHES:
             self.bad(f"trains {groups} groups; prompts_per_step is {s.batch}")
         members = set(ids)
         s.step = {"step": event["step"], "groups": event["groups"], "members": members}
@@ -31,7 +33,7 @@ class StepRules(LateRules):
         if len(members) != len(ids):
             self.bad("a trajectory appears twice in the batch")
         total = generation = tokens = worst = 0
-        rest = set(ids)
+        strangers = set(ids)
         for group in event["groups"]:
             ready = s.ready.get(group)
             if ready is None:
@@ -41,7 +43,7 @@ class StepRules(LateRules):
             whole = s.groups[group].open.union(valid)
             if not members.issuperset(whole):
                 self.bad(f"group {group} trains without {some(whole - members)}")
-            rest.difference_update(valid)
+            strangers.difference_update(valid)
             for id in valid:
                 if id in members and (known := self.find(id)) is not None:
                     n, sampled = known.tokens, known.sampled
@@ -50,8 +52,8 @@ class StepRules(LateRules):
                     generation += n * complete - sampled
                     if n:
                         worst = max(worst, version - known.oldest)
-        if rest:
-            self.bad(f"trajectories {some(rest)} belong to none of its groups")
+        if strangers:
+            self.bad(f"trajectories {some(strangers)} belong to none of its groups")
         claimed = event["staleness"]
         counted = {"total": total, "generation": generation, "waiting": total - generation, "max": worst}
         for name, count in counted.items():

@@ -11,7 +11,8 @@ Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names a
 
 =============  ===================================================================================================
 RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, depth, prompts_per_step, group_size,
-               max_steps, tasks (null: no end), engines, slots, in_flight, rules {hook: name}, version, step,
+               max_steps, tasks (null: no end), drop_last (only whole batches), engines, slots, in_flight,
+               rules {hook: name}, version, step,
                late_lifetime? (steps; the objective takes late rewards)
 Resumed        version, step, max_steps, tasks: the log goes on from a checkpoint; all workers are new
 Restarted      group, traj [open ids], engine, version, pin?: an unfinished group goes on after Resumed;

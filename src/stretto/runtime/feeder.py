@@ -150,6 +150,9 @@ class Feeder:
                 self._fatal(StrettoError(f"{self._failed_in_a_row} groups in a row failed; the last: {reason}. "
                                          f"Why their members failed: {_most(self._reasons)}. Each one's reason is in "
                                          "its TrajEnd event (`stretto log RUN`)"))  # fmt: skip
+        else:  # filtered: its members did what they should
+            self._failed_in_a_row = 0
+            self._reasons.clear()
         self.wake()
 
     def reject(self) -> None:

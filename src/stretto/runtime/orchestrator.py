@@ -114,7 +114,7 @@ class Orchestrator:
         self._feeder.wake()
         reason = await self._train()
         self._feeder.is_open = False
-        if reason != "interrupted":
+        if reason == "done":
             self._feeder.abandon("the run is over")
         await self._publisher.settled()
         await self._trainer.settled()
@@ -123,6 +123,8 @@ class Orchestrator:
         await checkpoint(p, self._feeder)
         if reason == "interrupted":
             self._feeder.abandon("interrupted; its state is in the checkpoint")
+        elif reason == "data exhausted":  # in the checkpoint, too: a run that is given more data goes on with these
+            self._leave_over()
         await p.learner.save_model(p.out / "model")
         return Outcome(reason)
 
@@ -155,6 +157,17 @@ class Orchestrator:
         if version >= self._p.max_steps > 0 or (self._evaluated is not None and self._evaluated >= version):
             return False  # the last one comes at the end
         return c.at_start if version == 0 else bool(c.every) and version % c.every == 0
+
+    def _leave_over(self) -> None:
+        """The groups at the end of the data that fill no batch."""
+        left = len(self._feeder.pool)
+        if left:
+            self._p.says(
+                f"{left} prompt(s) at the end of the data fill no batch of prompts_per_step = "
+                f"{self._c.prompts_per_step} and don't train"
+                + (" (drop_last = true)" if self._c.drop_last else ": control.batch waits for a whole one")
+            )
+        self._feeder.abandon("the data is exhausted: no whole batch is left")
 
     async def _start_workers(self) -> None:
         p = self._p

@@ -145,7 +145,7 @@ class Trainer:
         view = self._p.view
         running = sum(g.open for g in self._feeder.groups.running.values())
         return (
-            f"a batch of {view.batch} groups at version {view.version}: {len(view.ready)} ready, {len(view.running)} "
+            f"a batch of {view.take} groups at version {view.version}: {len(view.ready)} ready, {len(view.running)} "
             f"running with {running} open trajectories, {held([e.version for e in view.engines.values()])}"
         )
 
