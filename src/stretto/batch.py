@@ -31,6 +31,11 @@ _RECORDED = dict(
 _ROW_FIELDS = (
     "group", "trajectory", "length", "terminated", "truncated", "bootstrap", "reward_fast", "reward_slow", "trained_at",
 )  # fmt: skip
+_FLOATING = ("logp_behavior", "logp_proximal", "logp_old", "entropy", "mc_logp_behavior", "head_logp_behavior")
+_MEASURED = ("values", "targets", "rewards", "bootstrap", "reward_fast", "reward_slow")
+"""May be given as integers: a log-probability or entropy in integers would be a mistake."""
+_INTEGERS = ("tokens", "versions", "group", "trajectory", "length", "trained_at", "mc_tokens", "head_tokens")
+_BOOLS = ("terminated", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,10 @@ class TokenBatch:
     Late rewards, for RAC [B]: ``reward_fast`` known when the row first trained, ``reward_slow`` arrived later (NaN: not
     yet), ``trained_at``: version of the step that first trained the row (-1: this one).
 
-    Raises ``DataError`` on a wrong shape.
+    Numbers are brought to one kind: floating fields to the widest of their dtypes, at least float32 (rewards, values
+    and targets may be given as integers or bools: 0 and 1 for wrong and right), integers to int64.
+
+    Raises ``DataError`` on a wrong shape or dtype, and on a policy token beyond ``length``.
     """
 
     mask: Tensor
@@ -113,10 +121,53 @@ class TokenBatch:
                 raise DataError(f"TokenBatch: {name} must be {want} like the mask, got {list(values.shape)}")
         for name, values in self.records.items():
             self._check(f"records[{name!r}]", values[..., 0] if values.ndim > 2 else values, self.mask.shape)
+        for name, values in (self.statistics or {}).items():
+            self._check(f"statistics[{name!r}]", values, self.mask.shape[: values.ndim])
+        for ids, logp in (("mc_tokens", "mc_logp_behavior"), ("head_tokens", "head_logp_behavior")):
+            if getattr(self, ids) is not None and getattr(self, logp) is not None:
+                self._check(ids, getattr(self, ids), getattr(self, logp).shape, logp)
+        self._bring_to_one_kind()
+        if self.length is not None and bool((self.mask & ~self.inside).any()):
+            row = int((self.mask & ~self.inside).any(1).nonzero()[0])
+            raise DataError(f"TokenBatch: row {row} has policy tokens beyond its length {int(self.length[row])}")
 
-    def _check(self, name: str, values: Tensor | None, shape: torch.Size) -> None:
+    def _bring_to_one_kind(self) -> None:
+        """One floating dtype, the widest given and at least float32, so that nothing is rounded to a narrower one in
+        passing; int64; bool."""
+        dtype = self.dtype
+        for name in _FLOATING + _MEASURED + _INTEGERS + _BOOLS:
+            values = getattr(self, name)
+            if values is None:
+                continue
+            floating = values.dtype.is_floating_point
+            counted = not floating and not values.dtype.is_complex
+            if name in _BOOLS:
+                want, fits = torch.bool, values.dtype == torch.bool
+            elif name in _INTEGERS:
+                want, fits = torch.int64, counted and values.dtype != torch.bool
+            else:
+                want, fits = dtype, floating or (counted and name in _MEASURED)
+            if not fits:
+                kind = "bool" if name in _BOOLS else "integers" if name in _INTEGERS else "floating point"
+                raise DataError(f"TokenBatch: {name} must be {kind}, got {values.dtype}")
+            if values.dtype != want:
+                setattr(self, name, values.to(want))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the floating fields: the widest of what was given, at least float32."""
+        found = torch.float32
+        for name in _FLOATING + _MEASURED:
+            values = getattr(self, name)
+            if values is not None and values.dtype.is_floating_point:
+                found = torch.promote_types(found, values.dtype)
+        return found
+
+    def _check(self, name: str, values: Tensor | None, shape: torch.Size, like: str = "the mask") -> None:
+        if values is not None and not isinstance(values, Tensor):
+            raise DataError(f"TokenBatch: {name} must be a torch tensor, got {type(values).__name__}")
         if values is not None and values.shape != shape:
-            raise DataError(f"TokenBatch: {name} must be {list(shape)} like the mask, got {list(values.shape)}")
+            raise DataError(f"TokenBatch: {name} must be {list(shape)} like {like}, got {list(values.shape)}")
 
     def need(self, *names: str) -> list[Tensor]:
         """These fields; ``DataError`` names the first that is missing."""
@@ -154,6 +205,14 @@ class TokenBatch:
         if self.trajectory is None:
             return torch.arange(self.rows, device=self.mask.device)
         return torch.unique(self.trajectory, return_inverse=True)[1]
+
+    def widened(self, dtype: torch.dtype) -> TokenBatch:
+        """Its floating fields in ``dtype``, if that is wider than theirs."""
+        want = torch.promote_types(self.dtype, dtype)
+        if want == self.dtype:
+            return self
+        fields = {name: getattr(self, name) for name in _FLOATING + _MEASURED}
+        return self.replace(**{name: x.to(want) for name, x in fields.items() if x is not None})
 
     def replace(self, **changes: Any) -> TokenBatch:
         """A copy with other fields."""

@@ -27,6 +27,10 @@ class DataError(StrettoError):
     """A file, data set, reward or model directory isn't what it must be."""
 
 
+class NonFiniteError(DataError):
+    """A policy token carries a NaN or an infinity where a number is needed."""
+
+
 class CheckpointError(StrettoError):
     """A checkpoint is missing, incomplete, corrupt, or of a newer format."""
 

@@ -125,5 +125,5 @@ def test_tau_has_no_default_and_entropy_must_be_recorded() -> None:
     batch, logp = stale_batch()
     with pytest.raises(DataError, match="entropy is missing"):
         get("entr", tau=0.2)(batch.replace(entropy=None), logp)
-    with pytest.raises(DataError, match="no finite behaviour entropy"):
+    with pytest.raises(DataError, match="entropy, which the engine must record, is nan"):
         get("entr", tau=0.2)(batch.replace(entropy=batch.entropy * math.nan), logp)

@@ -189,11 +189,37 @@ def test_rewards_off_the_policy_move_to_the_policy_token_before(route: str) -> N
     assert rows.close_rewards(rewards)[0].tolist() == [5.5, 28.0]
 
 
-def test_half_precision_takes_the_doubling_route() -> None:
-    b = torch.ones(1, 9, dtype=torch.bfloat16)
-    y = reverse_scan(1.0, b, torch.ones(1, 9, dtype=torch.bool))
-    assert y.dtype == torch.bfloat16
-    assert y[0].tolist() == [9, 8, 7, 6, 5, 4, 3, 2, 1]
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool])
+def test_nothing_is_computed_in_integers_or_half_precision(dtype: torch.dtype) -> None:
+    """y = b + .9 y_next of ones: in integers .9 would be 0, in half precision the sums would be rounded."""
+    b, mask = torch.ones(1, 3).to(dtype), torch.ones(1, 3, dtype=torch.bool)
+    y = reverse_scan(0.9, b, mask)
+    assert y.dtype == torch.float32
+    assert y[0].tolist() == pytest.approx([2.71, 1.9, 1.0])
+    assert reverse_scan(0.9, b, mask, torch.tensor([0.5]))[0, 2] == pytest.approx(1.45)
+    assert following(b, mask, torch.tensor([0.5]))[0].tolist() == [1.0, 1.0, 0.5]
+    assert window_scan(0.5, b, b, mask, 1)[0].tolist() == [1.5, 1.5, 1.0]
+
+
+def test_the_widest_dtype_wins() -> None:
+    third, mask = torch.full((1, 2), 1 / 3, dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool)
+    y = reverse_scan(third, torch.ones(1, 2), mask)
+    assert y.dtype == torch.float64
+    assert y[0, 0] == pytest.approx(4 / 3, abs=1e-15)
+    assert following(torch.ones(1, 2), mask, third[:, 0])[0, 1] == third[0, 0]
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 3), (3,), (2, 4)])
+def test_another_shape_is_an_error_not_a_broadcast(shape: tuple[int, ...]) -> None:
+    mask, wrong = torch.ones(2, 3, dtype=torch.bool), torch.ones(shape)
+    for call in (
+        lambda: reverse_scan(1.0, wrong, mask),
+        lambda: reverse_scan(1.0, torch.ones(2, 3), mask, wrong),
+        lambda: following(wrong, mask),
+        lambda: window_scan(1.0, torch.ones(2, 3), wrong, mask, 1),
+    ):
+        with pytest.raises(DataError, match="must be"):
+            call()
 
 
 def test_a_negative_window_is_an_error() -> None:

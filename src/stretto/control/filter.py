@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.control.hooks import FILTER
+from stretto.variance import all_equal
 
 
 @FILTER.register("none")
@@ -21,11 +22,11 @@ class NoFilter:
 @FILTER.register("zero-variance")
 @dataclass(frozen=True)
 class ZeroVariance:
-    """Drop a group whose raw valid rewards are all equal (dynamic sampling, DAPO, arXiv 2503.14476). Groups of fewer
-    than two valid rewards have no variance to judge and stay."""
+    """Drop a group whose raw valid rewards are all equal up to rounding (dynamic sampling, DAPO, arXiv 2503.14476), as
+    the learner's baselines judge it. Groups of fewer than two valid rewards have no variance to judge and stay."""
 
     def drop(self, rewards: Sequence[float]) -> str | None:
         """The reason, or None."""
-        if len(rewards) >= 2 and all(r == rewards[0] for r in rewards):
+        if len(rewards) >= 2 and all_equal(min(rewards), max(rewards)):
             return "all rewards equal"
         return None

@@ -23,21 +23,22 @@ class Diagnostics:
 
     def __init__(self, batch: TokenBatch, advantages: Tensor) -> None:
         self._batch, self._advantages = batch, advantages
-        self._logp = torch.full(batch.mask.shape, math.nan)
-        self._pull = torch.full(batch.mask.shape, math.nan)
+        # in the learner's precision: rounded to float32, a float64 learner would seem to differ from its engine
+        self._logp = torch.full(batch.mask.shape, math.nan, dtype=batch.dtype)
+        self._pull = torch.full(batch.mask.shape, math.nan, dtype=batch.dtype)
 
     def note(self, micro: TokenBatch, rows: Tensor, logp: Tensor) -> None:
         """``logp`` [b,t] of these rows of the batch, after the backward pass, with its gradient retained."""
         width = logp.shape[1]
-        self._logp[rows, :width] = torch.where(micro.mask, logp.detach(), math.nan).float()
+        self._logp[rows, :width] = torch.where(micro.mask, logp.detach(), math.nan).to(self._logp)
         if logp.grad is not None:
-            self._pull[rows, :width] = torch.where(micro.mask, logp.grad, math.nan).float()
+            self._pull[rows, :width] = torch.where(micro.mask, logp.grad, math.nan).to(self._pull)
 
     def ratio(self) -> np.ndarray[Any, Any] | None:
         """[B,T] float32, current over behaviour probability; None without behaviour log-probabilities."""
         if self._batch.logp_behavior is None:
             return None
-        return (self._logp - self._batch.logp_behavior.float()).exp().numpy()
+        return (self._logp - self._batch.logp_behavior).exp().float().numpy()
 
     def report(self) -> dict[str, float]:
         """* ``ratio/q05``, ``q50``, ``q95`` and ``log_ratio/...``, over all tokens and ``@<bin>`` of staleness;
@@ -61,7 +62,7 @@ class Diagnostics:
         batch = self._batch
         if batch.logp_behavior is None:
             return {}
-        d = (self._logp[noted] - batch.logp_behavior[noted]).double().numpy()
+        d = (self._logp[noted].double() - batch.logp_behavior[noted].double()).numpy()
         out = _quantiles(d, "")
         r = np.exp(np.clip(d, -40, 40))
         out["off_policy/ess"] = float(r.sum() ** 2 / (d.size * np.square(r).sum()))

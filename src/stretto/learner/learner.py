@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.config.sections import LearnerConfig
-from stretto.errors import CheckpointError, ConfigError, InvariantError, WeightsError
+from stretto.errors import CheckpointError, ConfigError, InvariantError, NonFiniteError, WeightsError
 from stretto.learner.blame import bad_row
 from stretto.learner.collapse import CollapseWatch
 from stretto.learner.diagnostics import Diagnostics
@@ -133,7 +133,11 @@ class Learner:
             for step, rows in enumerate(inner):
                 part = batch if len(rows) == batch.rows else batch.select(rows)
                 a = advantages if part is batch else advantages[rows]
-                loss, more = self._backward(part, a, critic_alone, first if step == 0 else None, rows)
+                try:
+                    loss, more = self._backward(part, a, critic_alone, first if step == 0 else None, rows)
+                except NonFiniteError as error:
+                    self.scorer.train(False)
+                    return self._skip(part, a, before, str(error))
                 norm = self._policy.grad_norm()
                 critic_norm = 0.0 if self._critic is None else self._critic.grad_norm()
                 if not math.isfinite(norm + critic_norm):
@@ -250,14 +254,17 @@ class Learner:
                 own = {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
                 optimizer.restore(own)
 
-    def _skip(self, part: TokenBatch, advantages: Tensor, before: Mapping[str, Tensor] | None) -> StepResult:
+    def _skip(
+        self, part: TokenBatch, advantages: Tensor, before: Mapping[str, Tensor] | None, cause: str | None = None
+    ) -> StepResult:
         where = self._policy.bad_gradient() or (self._critic.bad_gradient() if self._critic else None)
+        what = cause or f"non-finite gradient in {where}"
         self._zero_grad()
         if before is not None:
             self._restore(before)
         if self.old is not None:
             self.old.undo()
-        reason = f"non-finite gradient in {where} at version {self.version}; {bad_row(self.scorer, part, advantages)}"
+        reason = f"{what} at version {self.version}; {bad_row(self.scorer, part, advantages)}"
         self.skipped += 1
         self._skipped_in_a_row += 1
         if self.config.on_nonfinite == "stop" or self._skipped_in_a_row >= self.config.max_skipped:

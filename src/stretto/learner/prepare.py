@@ -44,8 +44,10 @@ class Preparation:
         if "values" in needs:
             batch = self._recorded(batch)
         start = None
-        if "start" in needs or ("proximal" in needs and optimizer_steps > 1):
+        anchored = "start" in needs or ("proximal" in needs and optimizer_steps > 1)
+        if anchored or "gate" in needs:
             start = self.logp(batch)
+        if anchored:
             batch = batch.replace(logp_proximal=start)
         if self._old is not None:
             self._old.begin(batch.version, optimizer_steps)

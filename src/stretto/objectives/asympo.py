@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +32,7 @@ class ASymPO(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(self.floor > 0, f"floor = {self.floor} must be above 0")
+        self.require(0 < self.floor < math.inf, f"floor = {self.floor} must be above 0 and finite")
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         """-A logp, divided by the row's mean negative log-probability."""

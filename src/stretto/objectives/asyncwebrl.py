@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -36,7 +37,7 @@ class AsyncWebRL(DecoupledPPO):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(self.k > 0, f"k = {self.k} must be above 0")
+        self.require(0 < self.k < math.inf, f"k = {self.k} must be above 0 and finite")
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         """Decoupled PPO with the advantage of a step."""

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from functools import cache
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.errors import ConfigError, DataError
-from stretto.objectives.advantage import group_advantages, standardised
+from stretto.errors import ConfigError
+from stretto.objectives.advantage import absent_rows, group_advantages, standardised
 from stretto.objectives.aggregate import Aggregation, aggregate
+from stretto.objectives.inputs import check_finite, check_inputs, floating
 from stretto.objectives.loss import Loss, critic_loss
 from stretto.objectives.metrics import Metrics
 from stretto.objectives.temporal import discounted_returns, gae
 
 Baseline = Literal["group", "leave-one-out", "none", "gae"]
 _LARGEST = torch.finfo(torch.float32).max
+
+
+@cache
+def _choices(kind: Any) -> dict[str, tuple[Any, ...]]:
+    """The options of an objective that are one of several words."""
+    hints = get_type_hints(kind)
+    return {f.name: get_args(hints[f.name]) for f in fields(kind) if get_origin(hints[f.name]) is Literal}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +46,7 @@ class Objective:
     * ``values``: ``batch.values``, and ``values`` in the call: a critic;
     * ``proximal``: ``batch.logp_proximal`` for the call (log-probabilities at the start of the step);
     * ``start``: those for ``advantages`` and ``targets``, too, as their ``logp``: always an extra forward pass;
+    * ``gate``: the same for ``advantages`` alone, which then leave out rows that the method rejects;
     * ``statistics``: ``batch.statistics`` whenever the optimizer step is split into micro-batches;
     * ``old``: ``batch.logp_old``, by one of the old-policy routes;
     * ``draws``, ``head``: ``mc_logp`` / ``head_logp`` in the call, at the alternatives that the engine recorded; the
@@ -43,7 +54,8 @@ class Objective:
     * ``late``: ``batch.reward_slow`` and its company: rewards that arrive after their trajectory trained.
 
     ``corrects``: stale data is corrected for. ``whole``: a row must be a complete trajectory, drawn from the whole
-    softmax (no top-k, no top-p). ``old_route``: which old-policy route fills ``logp_old`` unless the run says.
+    softmax (no top-k, no top-p). ``reads_entropy``: the behaviour's must be finite. ``old_route``: which old-policy
+    route fills ``logp_old`` unless the run says.
     """
 
     baseline: Baseline = "group"
@@ -57,16 +69,23 @@ class Objective:
 
     corrects: ClassVar[bool] = True
     whole: ClassVar[bool] = False
+    reads_entropy: ClassVar[bool] = False
     component_name: ClassVar[str] = ""
     old_route: ClassVar[str] = "snapshots"
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"e_v": ("value_clip",)}
 
     def __post_init__(self) -> None:
+        kind: Any = type(self)
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not (math.isinf(value) or abs(value) <= _LARGEST):
-                what = "is not a number" if math.isnan(value) else "is more than a float32 holds"
-                raise ConfigError(f"objective {self.component_name!r}: {field.name} = {value} {what}")
+            value: Any = getattr(self, field.name)
+            parts: Any = value if isinstance(value, tuple | list) else (value,)
+            for x in parts:
+                if isinstance(x, int | float | np.number) and not abs(float(x)) <= _LARGEST and not math.isinf(x):
+                    what = "is not a number" if math.isnan(x) else "is more than a float32 holds"
+                    raise ConfigError(f"objective {self.component_name!r}: {field.name} = {value} {what}")
+        for name, choices in _choices(kind).items():
+            known = ", ".join(map(repr, choices))
+            self.require(getattr(self, name) in choices, f"{name} = {getattr(self, name)!r} must be one of {known}")
         if (self.aggregation == "const") != (self.max_length is not None):
             raise ConfigError(
                 f"objective {self.component_name!r}: max_length and aggregation = 'const' go together "
@@ -103,16 +122,26 @@ class Objective:
         ``logp`` [B,T]: current log-probabilities, for estimators that weigh by ratios (``needs`` says ``start``).
         """
         with torch.no_grad():
+            members = self.members(batch, logp)
             if self.baseline in ("group", "leave-one-out"):
-                return group_advantages(batch, self.std, leave_one_out=self.baseline == "leave-one-out")
+                return group_advantages(batch, self.std, self.baseline == "leave-one-out", members)
+            batch = self.present(batch)
             if self.baseline == "gae":
                 raw = gae(batch, self.gamma, self.lam)
             else:
                 raw = discounted_returns(batch, self.gamma)
-            return standardised(raw, batch.mask) if self.std else raw
+            if not self.std:
+                return raw
+            return standardised(raw, batch.mask if members is None else batch.mask & members[:, None])
+
+    def members(self, batch: TokenBatch, logp: Tensor | None) -> Tensor | None:
+        """[B] bool: rows that baselines and standardisation are taken over; None: all of them. ``logp`` as in
+        ``advantages``."""
+        return None
 
     def targets(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
         """The critic's targets G = V + GAE [B,T], detached. ``logp`` as in ``advantages``."""
+        batch = self.present(batch)
         (values,) = batch.need("values")
         with torch.no_grad():
             lam = self.lam if self.critic_lam is None else self.critic_lam
@@ -128,6 +157,17 @@ class Objective:
         ``statistics``."""
         raise NotImplementedError
 
+    def absent(self, batch: TokenBatch) -> Tensor:
+        """[B] bool: rows whose reward is absent (NaN). They train nothing, whatever ``advantages`` say."""
+        return absent_rows(batch)
+
+    def present(self, batch: TokenBatch) -> TokenBatch:
+        """The batch without the policy tokens of rows whose reward is absent; they stay in the denominators."""
+        absent = self.absent(batch)
+        if not bool(absent.any()):
+            return batch
+        return batch.replace(mask=batch.mask & ~absent[:, None], totals=batch.step_totals())
+
     def __call__(
         self,
         batch: TokenBatch,
@@ -136,24 +176,36 @@ class Objective:
         advantages: Tensor | None = None,
     ) -> Loss:
         """The loss. ``logp`` [B,T] and ``values`` [B,T] carry gradient, nothing else; ready ``advantages`` ([B,T],
-        or [B] repeated over the row) replace the method's own."""
-        batch, a = self.prepared(batch, logp, advantages)
+        or [B] repeated over the row) replace the method's own.
+
+        Computed in the widest of the dtypes given, at least float32. ``DataError`` on a wrong shape or dtype,
+        ``NonFiniteError`` on a NaN or an infinity at a policy token, the same for every method; a NaN reward is an
+        absent one, and its row trains nothing."""
+        batch, logp, values, a = self.prepared(batch, logp, values, advantages)
         x, metrics = self.token_loss(batch, logp, a)
         return self.assembled(batch, x, metrics, logp, values)
 
-    def prepared(self, batch: TokenBatch, logp: Tensor, advantages: Tensor | None) -> tuple[TokenBatch, Tensor]:
-        """The batch with its statistics, and advantages [B,T], 0 where masked."""
-        if logp.shape != batch.mask.shape:
-            raise DataError(f"logp must be {list(batch.mask.shape)} like the mask, got {list(logp.shape)}")
-        now = logp.detach()
+    def prepared(
+        self, batch: TokenBatch, logp: Tensor, values: Tensor | None, advantages: Tensor | None
+    ) -> tuple[TokenBatch, Tensor, Tensor | None, Tensor]:
+        """Everything checked and in one dtype: the batch with its statistics, ``logp``, ``values``, and advantages
+        [B,T], 0 where masked."""
+        shape = batch.mask.shape
+        logp = floating("logp", logp, batch.dtype, shape)
+        batch, now = batch.widened(logp.dtype), logp.detach()
+        if values is not None:
+            values = floating("values", values, logp.dtype, shape)
         if batch.statistics is None and "statistics" in self.needs:
             with torch.no_grad():
-                batch = batch.replace(statistics=self.statistics(batch, now))
-        a = self.advantages(batch, now) if advantages is None else advantages.detach()
-        if a.shape not in (batch.mask.shape, batch.mask.shape[:1]):
-            want = f"{list(batch.mask.shape)} like the mask, or [{batch.rows}], one a row"
-            raise DataError(f"advantages must be {want}; got {list(a.shape)}")
-        return batch, torch.where(batch.mask, a[:, None] if a.ndim == 1 else a, 0.0)
+                whole = self.present(batch)
+                check_finite("logp", now, whole.mask)
+                batch = batch.replace(statistics=self.statistics(whole, now))
+        a = self.advantages(batch, now) if advantages is None else advantages
+        a = floating("advantages", a, logp.dtype, shape, shape[:1], counts=True).detach()
+        batch = self.present(batch)
+        a = torch.where(batch.mask, a[:, None] if a.ndim == 1 else a, 0.0)
+        check_inputs(batch, now, a, values, self.reads_entropy)
+        return batch, logp, values, a
 
     def assembled(self, batch: TokenBatch, x: Tensor, metrics: Metrics, logp: Tensor, values: Tensor | None) -> Loss:
         """``x`` [B,T] aggregated, and the critic's loss where there are ``values``."""

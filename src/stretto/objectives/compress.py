@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stretto.errors import DataError
+
 BOUND = 1e18
 """Results of recursions are cut here: one further ratio (at most e^40) and a sum over a batch still fit in float32."""
 HUGE = 1e150
@@ -38,10 +40,15 @@ class Compressed:
         """[B,n]: column of the k-th policy token."""
         return (~self.mask).to(torch.uint8).argsort(dim=1, stable=True)[:, : self.width]
 
+    def _like_mask(self, x: Tensor) -> Tensor:
+        if x.shape != self.mask.shape:
+            raise DataError(f"a number a token must be {list(self.mask.shape)} like the mask; got {list(x.shape)}")
+        return x.detach()
+
     def close(self, x: Tensor) -> Tensor:
         """[B,T] -> [B,n], no gradient; 0 where there is no token. What stands in masked places leaves here. May
         share memory with ``x``."""
-        x = x.detach()
+        x = self._like_mask(x)
         if self.whole:
             return x
         if compiled(x):
@@ -52,7 +59,7 @@ class Compressed:
         """Rewards of policy tokens [B,n]: one on a non-policy token is added to the policy token before it (BRACE,
         arXiv 2609.09783), one before the first policy token is dropped; padding (from ``length`` [B] on) and
         non-finite numbers off the policy count as 0."""
-        x = rewards.detach()
+        x = self._like_mask(rewards)
         if self.whole:
             return x
         if length is None:

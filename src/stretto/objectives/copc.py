@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,7 +52,8 @@ class COPC(CorrectedValues):
             if pair is not None:
                 self.require(len(pair) == 2, f"{name} = {pair} must be two numbers")
                 object.__setattr__(self, name, tuple(pair))
-        self.require(0 <= self.clip[0] <= self.clip[1], f"clip = {self.clip} must be 0 <= lower <= upper")
+        fits = 0 <= self.clip[0] <= self.clip[1] and self.clip[0] < math.inf
+        self.require(fits, f"clip = {self.clip} must be 0 <= lower <= upper, the lower one finite")
         self.require(self.keep[0] >= 0 and self.keep[1] > 0, f"keep = {self.keep} must be lower >= 0, upper > 0")
         if self.ppo_clip is not None:
             self.require(0 <= self.ppo_clip[0] <= 1 and self.ppo_clip[1] >= 0, "ppo_clip: e_l in [0, 1] and e_h >= 0")

@@ -54,9 +54,11 @@ class CorrectedValues(Objective):
         return advantages
 
     def advantages(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
+        batch = self.present(batch)
         with torch.no_grad():
             return self.normalised(self.estimate(batch, self.ratios(batch, logp))[1], batch.mask)
 
     def targets(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
+        batch = self.present(batch)
         with torch.no_grad():
             return self.estimate(batch, self.ratios(batch, logp))[0]

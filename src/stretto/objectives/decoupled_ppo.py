@@ -47,6 +47,7 @@ class DecoupledPPO(Clipped):
         super().__post_init__()
         self.require(self.reference != "behavior", "reference = 'behavior' is PPO: choose 'proximal' or 'old'")
         self.require(self.highest > 0, f"cap = {self.cap} must be above 0")
+        self.require(self.floor >= 0, f"floor = {self.floor} must be at least 0")
         if self.correction == "mask":
             self.require(0 <= self.floor < self.highest, f"need 0 <= floor < cap, got {self.floor}, {self.highest}")
 

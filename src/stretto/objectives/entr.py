@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.errors import DataError
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.metrics import Metrics
 from stretto.objectives.ratio import log_ratio
@@ -33,6 +33,8 @@ class Entr(Clipped):
     eps: float = 0.01
     clip_high: float = 0.28
 
+    reads_entropy: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(self.tau >= 0, f"tau = {self.tau} must be at least 0")
@@ -43,10 +45,6 @@ class Entr(Clipped):
         """PPO's surrogate inside the region, 0 outside."""
         behavior, entropy = batch.need("logp_behavior", "entropy")
         entropy = torch.where(batch.mask, entropy, 0.0)
-        if not bool(entropy.isfinite().all()):
-            raise DataError(
-                "objective 'entr': a policy token has no finite behaviour entropy: the engine must record it"
-            )
         loss, metrics = super().token_loss(batch, logp, advantages)
         d = log_ratio(logp.detach(), behavior, batch.mask)
         kept = entropy_region(d, entropy, self.tau, self.eps)

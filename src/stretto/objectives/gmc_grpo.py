@@ -10,18 +10,18 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.objectives.aggregate import Aggregation
-from stretto.objectives.base import Objective
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import at_level, log_ratio, ratio
 from stretto.objectives.regions import group_mass_scale, upper_cap
 from stretto.objectives.registry import REGISTRY
+from stretto.objectives.rejecting import Rejecting, rows_where
 
 Variant = Literal["gmc", "tic_truncate", "tic_zero"]
 
 
 @REGISTRY.register("gmc-grpo")
 @dataclass(frozen=True, kw_only=True)
-class GMCGRPO(Objective):
+class GMCGRPO(Rejecting):
     """-(1/B) sum_i sg(w_i) A_i (1/n_i) sum_t logp (arXiv 2610.01896), r_i = prod_t current / behaviour over all rows of
     the trajectory, w_i = r_i min(1, G (1 + eps) / sum_j r_j) over the G trajectories of the group.
 
@@ -31,7 +31,9 @@ class GMCGRPO(Objective):
     readings [inferred].
 
     ``eps`` 0.2 [inferred]. ``length_norm=false`` leaves 1/n_i out (aggregation ``seq-mean-token-sum``). A group must be
-    whole in one optimizer step. Products of ratios degenerate with length: watch ``gate/capped_sequences``.
+    whole in one optimizer step. ``tic_zero`` drops trajectories: ``baseline_over`` = ``all`` (as published) or
+    ``kept`` (a dropped one isn't in its group's baseline; the ratio is that at the start of the step). Products of
+    ratios degenerate with length: watch ``gate/capped_sequences``.
     """
 
     eps: float = 0.2
@@ -51,6 +53,14 @@ class GMCGRPO(Objective):
     def needs(self) -> frozenset[str]:
         """The sum over a group is a statistic of the step."""
         return super().needs | ({"statistics"} if self.variant == "gmc" else frozenset())
+
+    @property
+    def rejects(self) -> bool:
+        return self.variant == "tic_zero"
+
+    def kept_rows(self, batch: TokenBatch, logp: Tensor) -> Tensor:
+        d = log_ratio(logp, batch.need("logp_behavior")[0], batch.mask)
+        return rows_where(~upper_cap(at_level(d, batch, "trajectory"), self.eps, "zero")[1], batch.mask)
 
     def statistics(self, batch: TokenBatch, logp: Tensor) -> dict[str, Tensor]:
         """``log_scale`` [B]: what the group takes off the row's log-weight."""

@@ -12,12 +12,13 @@ from stretto.batch import TokenBatch
 from stretto.objectives.gate import inside, near_both_ways
 from stretto.objectives.ratio import at_level, ratio
 from stretto.objectives.registry import REGISTRY
+from stretto.objectives.rejecting import Rejecting, rows_where
 from stretto.objectives.weighted import Weighted
 
 
 @REGISTRY.register("icepop")
 @dataclass(frozen=True, kw_only=True)
-class IcePop(Weighted):
+class IcePop(Rejecting, Weighted):
     """-sg(x 1[kept]) A logp, x = trainer / engine = numerator / behaviour (Ring-1T, arXiv 2510.18855).
 
     ``region`` says which tokens are kept: ``ratio`` those with low <= x <= high, or ``bernoulli-kl`` those for which
@@ -25,6 +26,9 @@ class IcePop(Weighted):
     (KPop): a ratio bounds rare tokens tightly and likely ones hardly, the KL the other way round. ``low``, ``high``
     and ``threshold`` are [inferred]. Dropped tokens stay in the denominator. With a PPO clip of current / proximal on
     top of the mask it is ``decoupled-ppo`` with ``correction="mask"``.
+
+    At a ``level`` above the token a row is rejected as a whole; then it isn't in its group's baseline either
+    (``baseline_over`` = ``kept``; decided by the policy at the start of the step, a forward pass), unless ``all``.
     """
 
     numerator: Literal["auto", "current", "proximal"] = "auto"
@@ -41,6 +45,18 @@ class IcePop(Weighted):
         self.require(self.threshold > 0, f"threshold = {self.threshold} must be above 0")
         token = self.region == "ratio" or self.level == "token"
         self.require(token, "region = 'bernoulli-kl' decides token by token: leave level = 'token'")
+
+    @property
+    def rejects(self) -> bool:
+        return self.level != "token"
+
+    @property
+    def decides_by_row(self) -> bool:
+        return self.level != "token"
+
+    def kept_rows(self, batch: TokenBatch, logp: Tensor) -> Tensor:
+        x = at_level(self.at_start(batch, logp), batch, self.level)
+        return rows_where(inside(x, self.low, self.high), batch.mask)
 
     def gate(
         self, batch: TokenBatch, numerator: Tensor, d: Tensor, advantages: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +31,7 @@ class KimiPMD(Referenced):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(self.tau >= 0, f"tau = {self.tau} must be at least 0")
+        self.require(0 <= self.tau < math.inf, f"tau = {self.tau} must be at least 0 and finite")
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         d = log_ratio(logp, reference_logp(batch, self.reference), batch.mask)

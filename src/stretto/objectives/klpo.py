@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,6 +15,7 @@ from stretto.objectives import klpo_estimators as kl
 from stretto.objectives.advantage import row_rewards
 from stretto.objectives.aggregate import Aggregation
 from stretto.objectives.base import Baseline, Objective
+from stretto.objectives.inputs import floating
 from stretto.objectives.loss import Loss
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.registry import REGISTRY
@@ -63,7 +65,7 @@ class KLPO(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(self.beta > 0, f"beta = {self.beta:g} must be above 0")
+        self.require(0 < self.beta < math.inf, f"beta = {self.beta:g} must be above 0 and finite")
         self.require(self.M >= 1 and self.K >= 1, f"M = {self.M} and K = {self.K} must be at least 1")
         self.require(0 < self.tail_floor < 1, f"tail_floor = {self.tail_floor:g} must lie in (0, 1)")
         self.require(self.baseline != "gae", "baseline 'gae' needs a critic; it has none. Use 'none' or 'group'")
@@ -97,10 +99,10 @@ class KLPO(Objective):
         return None if self.estimator == "full" else self.K
 
     def advantages(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
-        """R [B,T], or R less its group's baseline; 0 where masked, NaN in a row whose reward is absent."""
+        """R [B,T], or R less its group's baseline; 0 where masked and in a row whose reward is absent."""
         returns = row_rewards(batch)[:, None].detach()
         a = returns if self.baseline == "none" else super().advantages(batch, logp)
-        return torch.where(batch.mask, torch.where(returns.isfinite(), a, torch.nan), 0.0)
+        return torch.where(batch.mask, torch.where(returns.isnan(), 0.0, a), 0.0)
 
     def __call__(
         self,
@@ -119,16 +121,16 @@ class KLPO(Objective):
             raise DataError(
                 f"klpo: {batch.rows} rows of {batch.trajectories} trajectories; a row must be a complete trajectory"
             )
-        batch, a = self.prepared(batch, logp, advantages)
+        batch, logp, values, a = self.prepared(batch, logp, values, advantages)
         pair = None
         if "draws" in self.needs:
-            pair = _pair(batch, "mc_logp", mc_logp)
+            pair = _pair(batch, "mc_logp", mc_logp, logp.dtype)
         elif "head" in self.needs:
-            pair = _pair(batch, "head_logp", head_logp)
+            pair = _pair(batch, "head_logp", head_logp, logp.dtype)
         flat = _Flat.of(batch, logp, a, pair)
         score, surprise, omega = self._parts(flat)
         if self.route == "token":
-            x = -torch.where(flat.a.isnan(), 0.0, flat.a - self.beta * flat.ell) * score
+            x = -(flat.a - self.beta * flat.ell) * score
         else:
             x = -self._coefficient(flat, surprise).index_select(0, flat.row) * score
             x = x if x.ndim == 1 else x.mean(1)
@@ -180,7 +182,7 @@ class KLPO(Objective):
 class _Flat:
     """The n policy tokens of a batch, row after row: their places ``at`` in the flat mask, ``row`` of each, ``logp``
     (with gradient), ``behavior``, ``ell``, ``a``, and the alternatives ``p`` (with gradient), ``q`` [n,J]. ``r`` [B]:
-    the row's R (NaN: absent); ``present`` [B]: trains; ``constant``: ``a`` is ``r`` all along."""
+    the row's R; ``present`` [B]: trains; ``constant``: ``a`` is ``r`` all along."""
 
     shape: torch.Size
     at: Tensor
@@ -210,8 +212,7 @@ class _Flat:
         first = torch.searchsorted(row, torch.arange(batch.rows, device=row.device)).clamp(max=max(len(row) - 1, 0))
         present = mask.any(1)
         r = torch.where(present, a[first] if len(row) else 0.0, 0.0)
-        constant = bool(((a == r[row]) | (a.isnan() & r[row].isnan())).all())
-        present = present & ~r.isnan()
+        constant = bool((a == r[row]).all())
         return cls(mask.shape, at, row, now, behavior, now.detach() - behavior, a, p, q.detach(), r, present, constant)
 
     def spread(self, x: Tensor) -> Tensor:
@@ -225,11 +226,11 @@ class _Flat:
         return torch.where(present, r - beta * total, 0.0)
 
 
-def _pair(batch: TokenBatch, name: str, current: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Current (with gradient) and sampler log-probabilities [B,T,J] of the recorded alternatives."""
+def _pair(batch: TokenBatch, name: str, current: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Current (with gradient) and sampler log-probabilities [B,T,J] of the recorded alternatives, in ``dtype``."""
     if current is None:
         raise DataError(f"klpo: {name} is missing: pass the current log-probabilities of the recorded alternatives")
     (behavior,) = batch.need(f"{name}_behavior")
     if current.shape != behavior.shape:
         raise DataError(f"klpo: {name} is {list(current.shape)}, but {name}_behavior {list(behavior.shape)}")
-    return current, behavior
+    return floating(name, current, dtype, behavior.shape), behavior

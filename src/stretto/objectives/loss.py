@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.objectives.inputs import floating
 from stretto.objectives.metrics import Metrics
 
 
@@ -24,7 +25,11 @@ class Loss:
 
 def critic_loss(batch: TokenBatch, values: Tensor, targets: Tensor, value_clip: float | None = None) -> Tensor:
     """0.5 mean over the step's policy tokens of (V - G)^2; with ``value_clip`` e the larger of that and the same
-    with V cut to batch.values +- e (PPO's value clip). ``targets`` [B,T] G, detached."""
+    with V cut to batch.values +- e (PPO's value clip). ``values`` and ``targets`` G, detached, are [B,T]; ``DataError``
+    if not."""
+    values, targets = (
+        floating(name, x, torch.float32, batch.mask.shape) for name, x in (("values", values), ("targets", targets))
+    )
     error = torch.where(batch.mask, values - targets.detach(), 0.0).square()
     if value_clip is not None:
         (recorded,) = batch.need("values")

@@ -8,22 +8,27 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from stretto.errors import ConfigError
+from stretto.batch import TokenBatch
 from stretto.objectives.gate import inside, veto
-from stretto.objectives.ratio import ratio
+from stretto.objectives.ratio import at_level, ratio
 from stretto.objectives.registry import REGISTRY
+from stretto.objectives.rejecting import Rejecting, rows_where
 from stretto.objectives.weighted import Weighted
 
 
 @REGISTRY.register("mis")
 @dataclass(frozen=True, kw_only=True)
-class MIS(Weighted):
+class MIS(Rejecting, Weighted):
     """-sg(w 1[low <= x <= high]) A logp, x = numerator / behaviour at ``level``: token, sequence (product) or
     geometric (length-invariant). Rejected tokens stay in the denominator (verl's rollout correction; IcePop, arXiv
     2510.18855).
 
     ``weights``: ``gated`` w = x (default), ``token`` w = the token's own ratio, ``none`` w = 1 (pure rejection).
     ``veto``: one token with a ratio below it drops its sequence; 0 is off.
+
+    ``baseline_over``: at a level above the token a rejected row isn't in its group's baseline (``kept``; decided by the
+    policy at the start of the step, a forward pass); with gates on tokens, veto included, rows stay (``all``, as TRL
+    and verl take it). Either can be chosen.
     """
 
     numerator: Literal["auto", "current", "proximal"] = "auto"
@@ -36,10 +41,25 @@ class MIS(Weighted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.low < self.high:
-            raise ConfigError(f"objective 'mis': need 0 <= low < high, got {self.low} and {self.high}")
-        if not self.veto >= 0:
-            raise ConfigError(f"objective 'mis': veto = {self.veto} must be at least 0 (0: off)")
+        self.require(0 <= self.low < self.high, f"need 0 <= low < high, got {self.low} and {self.high}")
+        self.require(0 <= self.veto <= 1, f"veto = {self.veto} must lie in [0, 1] (0: off; the ratio on policy is 1)")
+
+    @property
+    def rejects(self) -> bool:
+        return self.level != "token" or self.veto > 0
+
+    @property
+    def decides_by_row(self) -> bool:
+        return self.level != "token"
+
+    def kept_rows(self, batch: TokenBatch, logp: Tensor) -> Tensor:
+        token = self.at_start(batch, logp)
+        kept = torch.ones_like(batch.mask)
+        if self.level != "token":
+            kept = inside(at_level(token, batch, self.level), self.low, self.high)
+        if self.veto > 0:
+            kept = kept & veto(token, batch.mask, self.veto)
+        return rows_where(kept, batch.mask)
 
     def weight(self, token: Tensor, level: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         kept = inside(level, self.low, self.high)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.errors import DataError
+from stretto.errors import DataError, NonFiniteError
 from stretto.objectives.base import Objective
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import at_level, log_ratio, ratio
@@ -47,6 +47,7 @@ class RAC(Objective):
         super().__post_init__()
         self.require(self.tau_age > 0, f"tau_age = {self.tau_age} must be above 0")
         self.require(0 <= self.is_clip < math.inf, f"is_clip = {self.is_clip} must be at least 0")
+        self.require(0 <= self.alpha < math.inf, f"alpha = {self.alpha} must be at least 0 (0: no correction)")
         self.require(self.max_corr > 0, f"max_corr = {self.max_corr} must be above 0")
         self.require(self.lifetime >= 0, f"lifetime = {self.lifetime} must be at least 0")
 
@@ -54,6 +55,10 @@ class RAC(Objective):
     def needs(self) -> frozenset[str]:
         """Late rewards."""
         return super().needs | {"late"}
+
+    def absent(self, batch: TokenBatch) -> Tensor:
+        """Fresh rows without a fast reward: returned ones have used theirs."""
+        return super().absent(batch) & ~_returned(batch)
 
     def advantages(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
         """A_fast [B,T]: that of fresh rows, among themselves; 0 for returned ones."""
@@ -82,6 +87,9 @@ class RAC(Objective):
         """corr [B,T], where a slow reward has arrived in time [B], its delay [B] in optimizer steps."""
         slow, trained_at = batch.need("reward_slow", "trained_at")
         slow = slow.detach()
+        if bool(slow.isinf().any()):
+            row = int(slow.isinf().nonzero()[0])
+            raise NonFiniteError(f"reward_slow of row {row} is infinite: it is a number, or NaN where it isn't there")
         delay = torch.where(_returned(batch), batch.version - trained_at, 0).clamp(min=0).to(rho.dtype)
         arrived = slow.isfinite() & (delay <= self.lifetime)
         expected = torch.zeros_like(slow)

@@ -59,6 +59,7 @@ class SAO(Objective):
     def advantages(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
         if self.baseline != "gae" or self.alpha is None:
             return super().advantages(batch, logp)
+        batch = self.present(batch)
         with torch.no_grad():
             raw = gae(batch, self.gamma, length_adaptive_lam(batch.mask, self.alpha))
             return standardised(raw, batch.mask) if self.std else raw

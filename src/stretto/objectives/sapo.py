@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +32,9 @@ class SAPO(Referenced):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(self.tau_pos > 0 and self.tau_neg > 0, "tau_pos and tau_neg must be above 0")
+        for name in ("tau_pos", "tau_neg"):
+            tau = getattr(self, name)
+            self.require(0 < tau < math.inf, f"{name} = {tau} must be above 0 and finite")
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         d = log_ratio(logp, reference_logp(batch, self.reference), batch.mask)

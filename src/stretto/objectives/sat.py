@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,7 +42,7 @@ class SAT(Clipped):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(0 <= self.alpha <= 1, f"alpha = {self.alpha} must lie in [0, 1]")
-        self.require(self.n > 0, f"n = {self.n} must be above 0")
+        self.require(0 < self.n < math.inf, f"n = {self.n} must be above 0 and finite")
         self.require(self.reference == "behavior", "staleness is read off the behaviour: reference = 'behavior'")
 
     @property

@@ -2,8 +2,8 @@
 
 ``mask`` is [B,T] bool, and tensors and results are [B,T] with 0 in masked places; or a ``Compressed``, and they are
 closed rows [B,n] already (several recursions then close and open once). "Next" is the next policy token of the row. No
-gradient. On the CPU in float32 and float64 these are compiled loops; anywhere else log2(n) tensor operations (affine
-maps composed by doubling). Both compute in float64 and cut results at 1e18.
+gradient. Results are in the widest of the dtypes given, at least float32. On the CPU these are compiled loops; anywhere
+else log2(n) tensor operations (affine maps composed by doubling). Both compute in float64 and cut results at 1e18.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from stretto.objectives.compress import BOUND, HUGE, Compressed, compiled, compr
 def reverse_scan(a: float | Tensor, b: Tensor, mask: Tensor | Compressed, init: Tensor | None = None) -> Tensor:
     """y_t = b_t + a_t y_next. ``a``: a number, [B], or like ``b``; ``init`` [B]: y after the last policy token
     (default 0)."""
-    rows, slope, shift = _closed(mask, a, b)
-    after = shift.new_zeros(len(shift)) if init is None else init.detach().to(shift.dtype)
+    rows, slope, shift = _closed(mask, a, b, init)
+    after = _one_a_row("init", init, shift)
     if compiled(shift):
         y = run_kernel("reverse_scan", shift.shape, shift.dtype, slope, shift, rows.count, after)
         return _result(mask, rows, y)
@@ -34,8 +34,8 @@ def reverse_scan(a: float | Tensor, b: Tensor, mask: Tensor | Compressed, init: 
 
 def following(x: Tensor, mask: Tensor | Compressed, after: Tensor | None = None) -> Tensor:
     """``x`` at the next policy token, ``after`` [B] (default 0) at the last one."""
-    rows, _, x = _closed(mask, 1.0, x)
-    after = x.new_zeros(len(x)) if after is None else after.detach().to(x.dtype)
+    rows, _, x = _closed(mask, 1.0, x, after)
+    after = _one_a_row("after", after, x)
     if compiled(x):
         return _result(mask, rows, run_kernel("following", x.shape, x.dtype, x, rows.count, after))
     return _result(mask, rows, _shifted(rows, x, after))
@@ -44,9 +44,11 @@ def following(x: Tensor, mask: Tensor | Compressed, after: Tensor | None = None)
 def residual(rewards: Tensor, ahead: Tensor, values: Tensor, rows: Compressed, gamma: float, after: Tensor) -> Tensor:
     """r_t + gamma x_next - V_t [B,n] of closed rows, with x = ``ahead`` and ``after`` [B] for x after the last policy
     token. The temporal-difference residual where ``ahead`` is ``values``."""
+    dtype = widest(rewards, ahead, values, after)
     if compiled(values):
         arguments = (rewards, ahead, values, rows.count, float(gamma), after)
-        return run_kernel("residual", values.shape, values.dtype, *arguments)
+        return run_kernel("residual", values.shape, dtype, *arguments)
+    rewards, ahead, values, after = (x.to(dtype) for x in (rewards, ahead, values, after))
     return torch.where(rows.valid, rewards + gamma * _shifted(rows, ahead, after) - values, 0.0)
 
 
@@ -59,10 +61,10 @@ def window_scan(a: float | Tensor, b: Tensor, anchor: Tensor, mask: Tensor | Com
     """
     if k < 0:
         raise DataError(f"window_scan: the window k = {k} must be at least 0")
-    rows, slope, shift = _closed(mask, a, b)
-    x = anchor.detach() if isinstance(mask, Compressed) else rows.close(anchor)
+    rows, slope, shift = _closed(mask, a, b, anchor)
+    x = (anchor.detach() if isinstance(mask, Compressed) else rows.close(anchor)).to(shift.dtype)
     if k == 0:
-        return _result(mask, rows, x.to(shift.dtype))
+        return _result(mask, rows, x)
     if compiled(shift):
         arguments = (slope.expand(shift.shape), shift, x, rows.count, min(k, rows.width + 1))
         y = run_kernel("window_scan", shift.shape, shift.dtype, *arguments)
@@ -81,7 +83,7 @@ def window_scan(a: float | Tensor, b: Tensor, anchor: Tensor, mask: Tensor | Com
         slope, shift = _chained(slope, shift, slope, shift, reach)
         reach *= 2
     y = whole[1] + whole[0] * _wide(x).gather(1, torch.minimum(at + k, last).clamp(min=0))
-    return _result(mask, rows, torch.where(rows.valid, y.clamp(-BOUND, BOUND), 0.0).to(b.dtype))
+    return _result(mask, rows, torch.where(rows.valid, y.clamp(-BOUND, BOUND), 0.0).to(x.dtype))
 
 
 def anchored_scan(
@@ -89,6 +91,7 @@ def anchored_scan(
 ) -> Tensor:
     """BRACE's correction [B,n] of closed rows: ``window_scan`` with a = gamma lam min(c_bar, w), b = min(rho_bar, w)
     delta, anchored at x_t = delta_t + gamma x_next."""
+    delta = delta.to(widest(delta, w))
     if compiled(delta) and k > 0:
         numbers = (float(rho_bar), float(c_bar), float(gamma), float(gamma * lam))
         k = min(k, rows.width + 1)
@@ -97,13 +100,34 @@ def anchored_scan(
     return window_scan(w.clamp(max=c_bar) * (gamma * lam), w.clamp(max=rho_bar) * delta, anchor, rows, k)
 
 
-def _closed(mask: Tensor | Compressed, a: float | Tensor, b: Tensor) -> tuple[Compressed, Tensor, Tensor]:
-    """Closed rows, ``a`` [B,n] or [B,1] and ``b`` [B,n]."""
+def widest(*given: float | Tensor | None) -> torch.dtype:
+    """The widest of the tensors' dtypes, at least float32: nothing is computed in integers or half precision."""
+    found = torch.float32
+    for x in given:
+        if isinstance(x, Tensor):
+            found = torch.promote_types(found, x.dtype)
+    return found
+
+
+def _one_a_row(name: str, x: Tensor | None, like: Tensor) -> Tensor:
+    """``x`` [B] in the dtype of ``like`` [B,n]; zeros for None. ``DataError`` on another shape."""
+    if x is None:
+        return like.new_zeros(len(like))
+    if x.shape != like.shape[:1]:
+        raise DataError(f"{name} must be [{len(like)}], one a row; got {list(x.shape)}")
+    return x.detach().to(like.dtype)
+
+
+def _closed(
+    mask: Tensor | Compressed, a: float | Tensor, b: Tensor, other: Tensor | None = None
+) -> tuple[Compressed, Tensor, Tensor]:
+    """Closed rows, ``a`` [B,n] or [B,1] and ``b`` [B,n], in the widest of their dtypes and that of ``other``."""
+    dtype = widest(a, b, other)
     if isinstance(mask, Compressed):
-        rows, b = mask, b.detach()
+        rows, b = mask, b.detach().to(dtype)
     else:
         rows = compress(mask)
-        b = rows.close(b)
+        b = rows.close(b.to(dtype))
     if not isinstance(a, Tensor):
         return rows, b.new_full((len(b), 1), a), b
     a = a.detach().to(b.dtype)

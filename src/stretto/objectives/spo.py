@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,7 +34,8 @@ class SPO(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(self.negative_scale >= 0, f"negative_scale = {self.negative_scale} must be at least 0")
+        fits = 0 <= self.negative_scale < math.inf
+        self.require(fits, f"negative_scale = {self.negative_scale} must be at least 0 and finite")
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         """-s A logp."""

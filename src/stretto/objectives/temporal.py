@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.objectives.compress import Compressed, compress
-from stretto.objectives.scans import anchored_scan, following, residual, reverse_scan
+from stretto.objectives.scans import anchored_scan, following, residual, reverse_scan, widest
 
 ResidualMode = Literal["residual", "continuation", "trace"]
 """Where COPC's weights enter; see ``copc``."""
@@ -32,6 +32,8 @@ def gae(batch: TokenBatch, gamma: float, lam: float | Tensor) -> Tensor:
     """GAE (arXiv 1506.02438) over the policy tokens [B,T]: delta_t = r_t + gamma V_{t+1} - V_t,
     A_t = delta_t + gamma lam A_{t+1}. ``lam`` may be [B]."""
     steps = _steps(batch, gamma)
+    if isinstance(lam, Tensor):
+        lam = lam.to(steps.delta.dtype)
     return steps.rows.open(reverse_scan(gamma * lam, steps.delta, steps.rows))
 
 
@@ -45,7 +47,7 @@ def vtrace(
     min(rho_bar behaviour, target).
     """
     steps = _steps(batch, gamma)
-    w = steps.rows.close(w)
+    w = steps.closed(w)
     c = w.clamp(max=c_bar).mul_(gamma * lam)
     y = reverse_scan(c, w.clamp(max=rho_bar).mul_(steps.delta), steps.rows)
     return steps.targets_and_advantages(y)
@@ -60,10 +62,10 @@ def retrace(batch: TokenBatch, w: Tensor, gamma: float, lam: float, action_value
     steps = _steps(batch, gamma)
     rows, q, delta = steps.rows, steps.values, steps.delta
     if action_values is not None:
-        q = rows.close(action_values)
+        q = steps.closed(action_values)
         delta = residual(steps.rewards, steps.values, q, rows, gamma, steps.after)
-    c = following(rows.close(w).clamp(max=1.0).mul_(gamma * lam), rows)
-    return rows.open(reverse_scan(c, delta, rows).add_(q))
+    c = following(steps.closed(w).clamp(max=1.0).mul_(gamma * lam), rows)
+    return rows.open(reverse_scan(c, delta, rows) + q)
 
 
 def copc(
@@ -78,7 +80,7 @@ def copc(
     """
     steps = _steps(batch, gamma)
     rows, delta = steps.rows, steps.delta
-    omega = rows.close(w).clamp(*clip)
+    omega = steps.closed(w).clamp(*clip)
     if mode == "trace":
         a = reverse_scan(following(omega, rows).mul_(gamma * lam), delta, rows)
         return rows.open(a), rows.open(omega.mul_(a))
@@ -99,7 +101,7 @@ def brace(
     c = lam min(c_bar, w). The dense-reward form of the tail is [inferred]; for a terminal reward it is the paper's.
     """
     steps = _steps(batch, gamma)
-    w = steps.rows.close(w)
+    w = steps.closed(w)
     y = anchored_scan(steps.delta, w, steps.rows, k, rho_bar, c_bar, gamma, lam)
     return steps.targets_and_advantages(y)
 
@@ -122,6 +124,10 @@ class _Steps:
     after: Tensor
     gamma: float
 
+    def closed(self, w: Tensor) -> Tensor:
+        """Ratios, or action values, [B,T] as closed rows, in a dtype that holds them and ``delta``."""
+        return self.rows.close(w.to(widest(w, self.delta)))
+
     def targets_and_advantages(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """v = V + y and r + gamma v_next - V, both [B,T]."""
         targets = y.add_(self.values)
@@ -133,14 +139,15 @@ def _steps(batch: TokenBatch, gamma: float) -> _Steps:
     (values,) = batch.need("values")
     rows = compress(batch.mask)
     r = _rewards(batch, rows)
-    v = rows.close(values).to(r.dtype)
+    dtype = widest(r, values)
+    r, v = r.to(dtype), rows.close(values).to(dtype)
     after = _after_last(batch, r)
     return _Steps(rows, r, v, residual(r, v, v, rows, gamma, after), after, gamma)
 
 
 def _rewards(batch: TokenBatch, rows: Compressed) -> Tensor:
     (rewards,) = batch.need("rewards")
-    return rows.close_rewards(rewards, batch.length)
+    return rows.close_rewards(rewards.to(widest(rewards)), batch.length)
 
 
 def _after_last(batch: TokenBatch, like: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from stretto.errors import ConfigError
 from stretto.objectives.ratio import ratio
 from stretto.objectives.registry import REGISTRY
 from stretto.objectives.weighted import Weighted
@@ -34,8 +33,7 @@ class TIS(Weighted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.floor < self.cap:
-            raise ConfigError(f"objective 'tis': need 0 <= floor < cap, got {self.floor} and {self.cap}")
+        self.require(0 <= self.floor < self.cap, f"need 0 <= floor < cap, got {self.floor} and {self.cap}")
 
     def weight(self, token: Tensor, level: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = ratio(level)

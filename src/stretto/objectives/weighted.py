@@ -41,10 +41,20 @@ class Weighted(Objective):
         and the advantages, all detached."""
         return self.weight(d, at_level(d, batch, self.level), batch.mask)
 
+    def fixed(self, batch: TokenBatch) -> Tensor | None:
+        """The numerator's log-probabilities [B,T] where they are fixed at the start of the step; None: the current
+        ones."""
+        proximal = batch.need("logp_proximal")[0] if self.numerator == "proximal" else batch.logp_proximal
+        return proximal if self.numerator != "current" else None
+
+    def at_start(self, batch: TokenBatch, logp: Tensor) -> Tensor:
+        """Log-ratios [B,T] of the numerator as it is at the start of the step, when the policy's are ``logp``."""
+        fixed = batch.logp_proximal if self.numerator != "current" else None
+        return log_ratio((logp if fixed is None else fixed).detach(), batch.need("logp_behavior")[0], batch.mask)
+
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         (behavior,) = batch.need("logp_behavior")
-        proximal = batch.need("logp_proximal")[0] if self.numerator == "proximal" else batch.logp_proximal
-        fixed = proximal if self.numerator != "current" else None
+        fixed = self.fixed(batch)
         numerator = (logp if fixed is None else fixed).detach()
         d = log_ratio(numerator, behavior, batch.mask)
         weight, kept, truncated = self.gate(batch, numerator, d, advantages)

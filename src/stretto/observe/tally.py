@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.variance import all_equal
+
 Event = dict[str, Any]
 Row = dict[str, Any]
 ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
@@ -188,15 +190,16 @@ class Tally:
         return row | self._groups(event)
 
     def _groups(self, event: Event) -> Row:
-        """Zero variance is judged on raw valid rewards; a group of fewer than two is a case of its own."""
+        """Zero variance is judged on raw valid rewards, as filter and learner do; a group of fewer than two is a case
+        of its own."""
         flat = judged = members = 0
         for group in event["groups"]:
             ids = self.ready[group][2] if group in self.ready else []
             members += len(ids)
-            rewards = {self.done[id].reward for id in ids if id in self.done}
+            rewards = [r for id in ids if id in self.done and (r := self.done[id].reward) is not None]
             if len(ids) >= 2:
                 judged += 1
-                flat += len(rewards) == 1
+                flat += int(bool(rewards) and all_equal(min(rewards), max(rewards)))
         row: Row = {"group/valid_size": members / max(1, len(event["groups"]))}
         if judged:
             row["group/zero_variance_fraction"] = flat / judged

@@ -84,7 +84,7 @@ def _tokens(objective: Any, batch: TokenBatch, logp: Tensor, advantages: Tensor)
     """Surrogate per token, and the derivative of the loss by the token's log-probability."""
     leaf = logp.clone().requires_grad_()
     (slope,) = torch.autograd.grad(objective(batch, leaf, advantages=advantages).total, leaf)
-    prepared, a = objective.prepared(batch, logp, advantages)
+    prepared, logp, _, a = objective.prepared(batch, logp, None, advantages)
     return -objective.token_loss(prepared, logp, a)[0].detach(), slope
 
 

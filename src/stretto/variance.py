@@ -1,0 +1,15 @@
+"""Do the rewards of a group differ? One answer for the filter, the learner and the metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TOLERANCE = 1e-6
+"""Rewards that lie closer than this share of their size are equal: .3 and .1 + .2 differ by rounding alone, and the
+learner sums rewards of tokens in float32 (rounding 6e-8 a sum). Not published: our choice."""
+
+
+def all_equal(low: Any, high: Any) -> Any:
+    """Whether the lowest and the highest reward of a group are equal up to rounding: numbers, or arrays or tensors of
+    them, one a group. False where one isn't finite."""
+    return high - low <= TOLERANCE / 2 * (abs(low) + abs(high))
