@@ -11,6 +11,7 @@ from stretto.envs.base import Environment, Task
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.client import RolloutClient, Scoring
 from stretto.runtime.events import UNLOGGED, EventLog
+from stretto.runtime.failures import Failures
 from stretto.runtime.workers.base import EngineHandle
 from stretto.trajectory import Trajectory
 
@@ -41,6 +42,7 @@ class Evaluator:
         self._sampling = replace(sampling, temperature=temperature)
         self._deadline_s = deadline_s
         self._silent = EventLog(None, lambda: 0.0)
+        self._failures = Failures(log.directory)
         self._done = 0
         self._what = ""
 
@@ -64,7 +66,7 @@ class Evaluator:
                 raise error
         if errors:
             self._log.emit("Fault", where="evaluation", what=f"{len(errors)} of {len(results)} rollouts failed, "
-                           f"counted as wrong; the first: {type(errors[0]).__name__}: {errors[0]}")  # fmt: skip
+                           f"counted as wrong; the first: {self._failures.reason(errors[0])}")  # fmt: skip
         self._keep(version, played)
         rewards = [t.reward for _, t in played if t.reward is not None]
         accuracy = sum(r >= SUCCESS for r in rewards) / len(results)

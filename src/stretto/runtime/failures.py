@@ -32,6 +32,6 @@ class Failures:
             return
         path = self._run / FILE
         path.parent.mkdir(exist_ok=True)
-        with open(path, "a" if self._seen else "w", encoding="utf-8", errors="replace") as file:
+        with open(path, "a", encoding="utf-8", errors="replace") as file:
             file.write(f"first raised at {where}\n{trace(error)}\n")
         self._seen.add(where)
