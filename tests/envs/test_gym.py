@@ -89,7 +89,7 @@ def test_numbers_are_not_looked_for_where_answers_are_none(chars: LightTokenizer
 
 def test_a_task_without_one_right_answer_does_not_take_the_word_none_for_it(chars: LightTokenizer) -> None:
     env = ReasoningGym("propositional_logic")
-    env._prompt = lambda question: chars.encode("1")  # type: ignore[method-assign]  # its letters are not in the alphabet
+    env.prompt_ids = lambda prompt: chars.encode("1")  # type: ignore[method-assign]  # its letters are not in the alphabet
     env.bind(chars, 0)
     task = env.task(0)
     assert task.answer is None
