@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.components import options_of
-from stretto.config.plugins import build_component, check_component, foreign
+from stretto.config.plugins import build_component, check_component, foreign, try_users_modules
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
@@ -29,6 +29,7 @@ MOST_ALTERNATIVES = 4096
 
 def check(config: RunConfig, mode: str = "train") -> Rules:
     """Raise a ``StrettoError`` that says what can't work; returns the rules, built."""
+    try_users_modules(config, mode)
     rules = build_rules(config)
     if mode == "simulate":
         return rules

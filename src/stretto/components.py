@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from stretto.errors import ConfigError, is_users, nearest
+from stretto.kernel.containment import unchanged
 
 T = TypeVar("T")
 
@@ -29,8 +30,11 @@ def load_object(path: str, where: str) -> Any:
     ``ConfigError`` with the line that raised it."""
     module_name, attribute = split_path(path, where)
     try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
+        with contextlib.nullcontext() if module_name in sys.modules else unchanged(module_name):
+            module = importlib.import_module(module_name)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         raise ConfigError(f"{where} = {path!r}: can't import {module_name!r}: {said_where(error)}") from error
     try:
         return getattr(module, attribute)

@@ -21,6 +21,7 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import HOOKS, Rules, in_order
 from stretto.control.view import View
 from stretto.errors import ConfigError, StrettoError
+from stretto.kernel.containment import no_way_out
 from stretto.kernel.signals import Interrupted, Signals, hear
 from stretto.observe.live import LiveView
 from stretto.observe.metrics import MetricsWriter
@@ -252,7 +253,7 @@ async def _run(
         for part in (parts.learner, parts.scoring, parts.late):
             if part is not None and hasattr(part, "hear_death"):
                 part.hear_death(orchestrator.fail)
-        with stoppable(orchestrator, live.progress, config.deadlines.stop_s, signals):
+        with no_way_out(), stoppable(orchestrator, live.progress, config.deadlines.stop_s, signals):
             outcome = await orchestrator.run()
         return outcome, figures.summary(log.last), log.close()
     finally:

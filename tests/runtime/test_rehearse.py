@@ -11,6 +11,7 @@ from stretto.rollout.types import IN_FLIGHT_MODES
 from . import odd_rewards
 from .dense import Dense
 from .harness import assert_clean, ledger, of, rehearse, worst
+from .leaving import Leaving
 
 ENV = (f"env.name={Dense.__module__}:Dense", "env.digits=1", "cluster.env.kind=lognormal", "cluster.env.mean=0.3")
 
@@ -40,6 +41,17 @@ def test_rewards_that_hang_or_leave_are_cut_off_and_the_seed_replays_all_the_sam
     assert runs[0][0]["version"] == 1
     reasons = [e["reason"] for e in of(events, "TrajEnd") if e["ending"] == "failed"]
     for part in ("deadline of 0.5 s", "exit status 3"):
+        assert any(part in reason for reason in reasons), (part, reasons)
+
+
+def test_an_environment_that_leaves_fails_its_rollout_and_takes_nobody_along(model: Path, tmp_path: Path) -> None:
+    settings = (f"env.name={Leaving.__module__}:Leaving", "workers.replace_failed=20", "max_steps=2", "lag_bound=0",
+                "eval.tasks=8", "eval.every=1")  # fmt: skip
+    result, events = rehearse(tmp_path / "run", model, *settings)
+    assert_clean(events)
+    assert result["version"] == 2
+    reasons = [e["reason"] for e in of(events, "TrajEnd") if e["ending"] == "failed"]
+    for part in ("SystemExit", "called os._exit(0), which would end the whole run"):
         assert any(part in reason for reason in reasons), (part, reasons)
 
 

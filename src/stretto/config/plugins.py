@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from stretto.components import Registry, options_of
 from stretto.config.sections import Component
 from stretto.errors import ConfigError, StrettoError
+from stretto.kernel.trial import try_modules
 
 T = TypeVar("T")
 
@@ -35,6 +36,15 @@ def check_component(registry: Registry[Any], spec: Component, where: str, needs:
         raise ConfigError(f"{where}: unknown option {next(iter(spec.options))!r}; {spec.name!r} has no options")
 
 
+def try_users_modules(config: Any, mode: str) -> None:
+    """Let another process import the modules that ``config`` names, before this one does: ``ConfigError`` says what
+    one raised, that it ended its process, or that it hangs, and where."""
+    wanted = [(f"control.{hook}.name", rule.name) for hook, rule in config.control if isinstance(rule, Component)]
+    if mode != "simulate":
+        wanted += [("env.name", config.env.name), ("objective.name", config.objective.name)]
+    try_modules([(setting, name, "") for setting, name in wanted if ":" in name])
+
+
 @contextlib.contextmanager
 def foreign(setting: str, name: str | None) -> Iterator[None]:
     """Whatever the user's own module raises while it is imported or its class built becomes one ``ConfigError``."""
@@ -42,7 +52,9 @@ def foreign(setting: str, name: str | None) -> Iterator[None]:
         yield
     except StrettoError:
         raise
-    except Exception as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # sys.exit and its like, too
         if name is None or ":" not in name:
             raise  # a defect of ours keeps its traceback
         raise ConfigError(f"{setting} = {name!r} failed: {type(error).__name__}: {error}") from error

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+_exit = os._exit  # the real one, whatever is put in its place
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_S = 10.0
 """For what a command does at its end once nobody is polite any more: closing files, killing processes."""
@@ -112,7 +113,7 @@ class Signals:
         with contextlib.suppress(OSError):
             if os.isatty(2):
                 os.write(2, b"\x1b[?25h\n")  # a live view had hidden the cursor
-        os._exit(128 + self.came[0])
+        _exit(128 + self.came[0])
 
 
 _current: Signals | None = None

@@ -89,6 +89,10 @@ class Evaluator:
         try:
             async with asyncio.timeout(self._deadline_s):
                 return await self._env.rollout(client, task)
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # sys.exit and its like end no run
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         finally:
             self._done += 1
             self._working(self._what, self._done, len(self._tasks))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stretto.components import said_where
 from stretto.errors import ConfigError, StrettoError
 from stretto.pool.pool import Pool
 from stretto.runtime.client import RolloutClient
@@ -79,6 +80,8 @@ class Feeder:
                 self._start_groups()
                 if self._more:
                     self.wake()
+        except SystemExit as error:  # of an environment's ``task``, say: an error, not an order
+            self._fatal(StrettoError(f"SystemExit: {said_where(error)}"))
         except Exception as error:
             self._fatal(error)
         self.changed.set()

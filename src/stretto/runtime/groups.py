@@ -123,7 +123,9 @@ class Groups:
             except (InvariantError, ConfigError):
                 if not member.over:
                     raise
-            except Exception as error:
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # sys.exit and its like, too
                 # given up before: what it still says is not used; its engine died: that ends the run, and it with it
                 if not member.over and not group.engine.failed.done():
                     self._member_failed(group, member, self._failures.reason(error))

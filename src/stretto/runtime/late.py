@@ -107,7 +107,9 @@ class LateRewards:
                 raise StrettoError(f"absent: {result.reason}")
         except (InvariantError, ConfigError) as error:
             self._fatal(error)
-        except Exception as error:
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             reason = self._failures.reason(error)
             if isinstance(error, TimeoutError) and limit.expired():
                 reason = f"timeout: deadlines.late_s = {self._late_s:g}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing.connection import wait
 from typing import Any, Self
+
+from stretto.kernel.child import leave_signals_to_parent
 
 
 class SideBySide:
@@ -47,7 +48,7 @@ class SideBySide:
 
 def _start() -> None:
     """In each process: one thread of torch; interrupts are the parent's business, its death is ours."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_signals_to_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
