@@ -16,7 +16,7 @@ from typing import Any
 from stretto import rundir
 from stretto.checks import check, remarks
 from stretto.components import said_where
-from stretto.config.load import to_toml
+from stretto.config.load import read_source, to_toml, validate
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import HOOKS, Rules, in_order
 from stretto.control.view import View
@@ -139,6 +139,7 @@ def _held(
             if restored is not None:
                 for line in compare(out, restored.inputs, job.inputs, job.env, config.accept_changed):
                     live.progress(line)
+                job.before = validate(read_source(str(out / "config.toml"))).learner
             _prepare(config, out, restored, again)
             if job.virtual:
                 done = run_virtual(_run(job, live, view, figures, again, signals), VirtualLoop())
@@ -169,8 +170,9 @@ def _restore(config: RunConfig, mode: str, resume: Path, *hear: Listener) -> Res
     restored = load_checkpoint(checkpoint)
     if config.max_steps < restored.version:
         raise ConfigError(
-            f"max_steps = {config.max_steps} is below the {restored.version} steps that {out} has trained: leave it "
-            "out, or resume from an earlier checkpoint"
+            f"max_steps = {config.max_steps} is below the {restored.version} steps that {out} has trained. It counts "
+            f"from the run's beginning: for 100 more steps give max_steps={restored.version + 100}, or leave it out. "
+            "To go back, resume from an earlier checkpoint"
         )
     check_logs(out, restored)
     for event in stream_events(out, restored.log_bytes, strict=True):
@@ -247,8 +249,9 @@ async def _run(
         if restored is None:
             _log_start(job, log, parts)
         else:
+            rates = job.rates(view.max_steps, parts.max_steps)
             log.emit("Resumed", version=restored.version, step=restored.version, max_steps=parts.max_steps,
-                     tasks=parts.tasks_in_all)  # fmt: skip
+                     tasks=parts.tasks_in_all, **({} if rates is None else {"lr": rates}))  # fmt: skip
         orchestrator = Orchestrator(parts, restored, figures.evaluated)
         for part in (parts.learner, parts.scoring, parts.late):
             if part is not None and hasattr(part, "hear_death"):

@@ -14,6 +14,7 @@ from stretto.cluster.engine import ModelledEngine
 from stretto.cluster.env import DelayedEnvironment, ModelledEnvironment
 from stretto.cluster.learner import ModelledLearner
 from stretto.config.schema import RunConfig
+from stretto.config.sections import LearnerConfig
 from stretto.control.hooks import Rules
 from stretto.control.version import may_pin
 from stretto.control.view import View
@@ -22,6 +23,7 @@ from stretto.envs.build import build_environment, scoring_imports
 from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.envs.scoring_waiting import WaitingScoring
 from stretto.learner.old_policy.choice import DURING_ROLLOUT, route_of
+from stretto.learner.schedule import rate_change
 from stretto.models.tokenizer import LightTokenizer, light_tokenizer
 from stretto.objectives import get
 from stretto.observe.metrics import MetricsWriter
@@ -68,6 +70,23 @@ class Job:
     """Shows what the policy answers."""
     inputs: Inputs = field(default_factory=dict)
     """Fingerprints of what the run depends on."""
+    before: LearnerConfig | None = None
+    """How the learner was configured up to the checkpoint."""
+
+    def rates(self, steps_before: int, steps_now: int) -> tuple[float, float] | None:
+        """Learning rates of the last step before a resume and of the next one, said if the schedule isn't what it was;
+        else None."""
+        if self.restored is None or self.before is None or self.mode == "simulate":
+            return None
+        version = self.restored.version
+        changed = rate_change(self.before, steps_before, self.config.learner, steps_now, version)
+        if changed is not None:
+            self.says(
+                f"the learning rate goes from {changed[0]:.3g} in step {version - 1} to {changed[1]:.3g} in the next: "
+                f"learner.schedule = {self.config.learner.schedule!r} now ends at step {steps_now} ({steps_before} "
+                "before). Set learner.lr, .schedule, .warmup_steps or .final_lr_share with --resume if it shall not"
+            )
+        return changed
 
     @property
     def virtual(self) -> bool:

@@ -19,7 +19,7 @@ from stretto.errors import CheckpointError, ConfigError, WeightsError
 from stretto.learner import scores
 from stretto.learner.learner import Learner
 from stretto.learner.minibatches import minibatch_rows
-from stretto.learner.optimizer import learning_rate
+from stretto.learner.schedule import learning_rate, rate_change
 from stretto.models.prefix import PolicyStates
 from stretto.objectives import get
 from stretto.pool.columns import Columns
@@ -283,6 +283,18 @@ def test_objective_and_critic_must_fit(model_dir: Path) -> None:
         learner(model_dir, "ppo")
     with pytest.raises(ConfigError, match="uses no values"):
         learner(model_dir, "tis", critic=Critic(kind="head"))
+
+
+def test_a_schedule_that_a_resume_stretches_is_noticed_and_the_same_one_is_not() -> None:
+    linear = LearnerConfig(lr=1e-3, warmup_steps=0, schedule="linear")
+    last, then = rate_change(linear, 100, linear, 200, 100) or (0, 0)
+    assert (last, then) == pytest.approx((1e-5, 5e-4))
+    assert rate_change(linear, 100, linear, 100, 50) is None
+    assert rate_change(linear, 100, linear, 200, 0) is None
+    constant = linear.model_copy(update={"schedule": "constant"})
+    assert rate_change(constant, 100, constant, 200, 100) is None
+    assert rate_change(constant, 100, constant.model_copy(update={"lr": 5e-4}), 100, 50) == (1e-3, 5e-4)
+    assert rate_change(linear, 100, constant, 200, 100) == pytest.approx((1e-5, 1e-3))
 
 
 def test_learning_rate_schedules() -> None:

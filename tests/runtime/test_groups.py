@@ -9,8 +9,9 @@ import pytest
 
 from stretto.cluster.costs import Costs
 from stretto.cluster.env import ModelledEnvironment
+from stretto.control.hooks import build_rules
 from stretto.envs.base import Client, Task
-from stretto.errors import StrettoError
+from stretto.errors import ConfigError, StrettoError
 from stretto.runtime.failures import Failures
 from stretto.trajectory import Trajectory
 
@@ -76,6 +77,35 @@ def test_members_that_are_late_together_end_before_their_group_is_ready(tmp_path
     assert sorted(t for i in ends for t in events[i]["traj"]) == [2000, 2001]
     assert max(ends) < ready
     assert all(events[i]["reason"].endswith("it waited for its environment") for i in ends)
+
+
+def test_a_member_that_is_late_is_replaced_while_its_group_has_time(tmp_path: Path) -> None:
+    for group_s, expected in ((1000, {2004}), (100, set())):
+        config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100",
+                           f"deadlines.group_s={group_s}", "control.in_flight=pin")  # fmt: skip
+        events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), {2001})).run()
+        assert_clean(events)
+        assert {e["traj"][0] for e in of(events, "Submitted") if e.get("replaces") == 2001} == expected
+        assert expected <= set(trained(events))
+    config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100",
+                       "workers.replace_failed=1")  # fmt: skip
+    bad = {2001, *range(2004, 3000)}
+    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), bad)).run()
+    assert_clean(events)
+    assert len([e for e in of(events, "Submitted") if "replaces" in e]) == 4, "as often as there are members"
+
+
+def test_a_quota_holds_whole_groups_and_one_that_holds_none_is_refused(tmp_path: Path) -> None:
+    config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=3", "control.quota.trajectories=6")
+    events = Wired(config, tmp_path).run()
+    assert_clean(events)
+    running = most = 0
+    for event in events:
+        running += len(event["traj"]) if event["e"] == "Submitted" else -(event["e"] == "TrajDone")
+        most = max(most, running)
+    assert most == 6
+    with pytest.raises(ConfigError, match=r"quota\.trajectories = 2 is less than group_size = 4"):
+        build_rules(configure("group_size=4", "control.quota.trajectories=2"))
 
 
 def test_a_stalled_engine_is_named_by_what_ends_and_by_the_run_that_ends(tmp_path: Path) -> None:

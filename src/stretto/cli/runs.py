@@ -19,7 +19,7 @@ from stretto.kernel.signals import Interrupted, hear
 
 RESUMABLE = (
     "max_steps", "epochs", "learner.lr", "learner.schedule", "learner.warmup_steps", "learner.final_lr_share",
-    "deadlines", "logging", "save_every", "keep_checkpoints", "eval", "workers", "accept_changed",
+    "deadlines", "logging", "save_every", "save_every_s", "keep_checkpoints", "eval", "workers", "accept_changed",
 )  # fmt: skip
 _NOTHING_LOST = "Nothing had begun yet, so nothing is lost: the same command starts it again"
 

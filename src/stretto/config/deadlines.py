@@ -11,7 +11,9 @@ class Deadlines(Section):
     """Seconds on the run's clock. Whoever waits longer ends with an error or a ledger record that says for what."""
 
     startup_s: float = Field(300.0, gt=0, description="Each start-up phase of a worker.")
-    rollout_s: float = Field(600.0, gt=0, description="One trajectory; then it fails and is replaced.")
+    rollout_s: float = Field(
+        600.0, gt=0, description="One trajectory; then it fails and, while its group has time, is replaced."
+    )
     group_s: float = Field(1200.0, gt=0, description="One group; it closes with >= 2 valid members or fails.")
     score_s: float = Field(
         20.0, gt=0, description="One reward or tool call, on the wall clock in every mode; its process is killed."

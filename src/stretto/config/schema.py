@@ -87,7 +87,13 @@ class RunConfig(Section):
         description="Directories in which `module:name` is looked for after what is installed. Where one is named, the "
         "TOML file's directory and the working directory are added.",
     )
-    save_every: int = Field(0, ge=0, description="Checkpoint every that many steps; 0: only at the end.")
+    save_every: int = Field(0, ge=0, description="Checkpoint every that many steps; 0: see `save_every_s`.")
+    save_every_s: float | None = Field(
+        None,
+        ge=0,
+        description="Checkpoint after that many seconds (train only: on the virtual clock a seed must replay exactly), "
+        "for at most a twentieth of the time. 0: only at the end. None: 300 where save_every = 0.",
+    )
     keep_checkpoints: int = Field(2, ge=1, description="Older checkpoints are deleted.")
     save_partial: bool = Field(
         True, description="Checkpoints hold unfinished trajectories, which go on at their last token."

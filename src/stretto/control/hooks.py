@@ -207,8 +207,19 @@ def build_rules(config: RunConfig) -> Rules:
         names[hook] = spec.name
     _check_soft(names)
     built = Rules(**rules)
+    _check_quota(config, built.quota)
     built.publish.check(config)
     return built
+
+
+def _check_quota(config: RunConfig, quota: Quota) -> None:
+    """A group's trajectories start together: what never holds one would start nothing."""
+    limit = getattr(quota, "trajectories", None)
+    if config.control.quota.name == "fixed" and limit is not None and limit < config.group_size:
+        raise ConfigError(
+            f"control.quota.trajectories = {limit} is less than group_size = {config.group_size}, whose trajectories "
+            "start together: raise it, or lower group_size"
+        )
 
 
 def _check_soft(names: dict[str, str]) -> None:

@@ -12,7 +12,8 @@ from stretto.errors import ConfigError
 @QUOTA.register("fixed")
 @dataclass(frozen=True)
 class FixedQuota:
-    """Constant limits. ``trajectories``: running trajectories in all; None: as many as admission starts."""
+    """Constant limits. ``trajectories``: running trajectories in all, whole groups of them; None: as many as admission
+    starts."""
 
     trajectories: int | None = None
 

@@ -22,9 +22,10 @@ from stretto.learner.collapse import CollapseWatch
 from stretto.learner.diagnostics import Diagnostics
 from stretto.learner.minibatches import minibatch_rows
 from stretto.learner.old_policy.build import build_route
-from stretto.learner.optimizer import Optimizer, learning_rate
+from stretto.learner.optimizer import Optimizer
 from stretto.learner.prepare import Preparation
 from stretto.learner.randomness import seeded
+from stretto.learner.schedule import policy_rate
 from stretto.learner.scores import Scorer
 from stretto.learner.state import old_policy_tensors, read_state, restore_old_policy, write_state
 from stretto.learner.stepmetrics import batch_metrics
@@ -97,7 +98,6 @@ class Learner:
         self._policy = Optimizer(self.scorer.policy_parameters(), weight_decay=config.weight_decay, **shared)
         self._critic = Optimizer(self.scorer.critic_parameters(), weight_decay=0.0, **shared) if self._values else None
         self._extra = config.critic.updates - 1 if self._values else 0
-        self._late = config.critic.warmup_steps if self._values else 0  # the policy starts after this many steps
 
     def step(self, columns: Mapping[str, np.ndarray[Any, Any]]) -> StepResult:
         """Train on packed trajectories (``stretto.pool.columns``).
@@ -127,7 +127,7 @@ class Learner:
         norms: list[tuple[float, float]] = []
         losses: list[list[float]] = []
         first = Diagnostics(batch, advantages)
-        lr = 0.0 if critic_alone else learning_rate(self.config, self.version - self._late, self.max_steps - self._late)
+        lr = policy_rate(self.config, self.version, self.max_steps)
         self.scorer.train(True)
         with self._dropout():
             for step, rows in enumerate(inner):

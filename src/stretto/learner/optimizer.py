@@ -1,4 +1,4 @@
-"""AdamW with clipping by global norm; learning-rate schedules."""
+"""AdamW with clipping by global norm."""
 
 from __future__ import annotations
 
@@ -7,21 +7,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-
-from stretto.config.sections import LearnerConfig
-
-
-def learning_rate(config: LearnerConfig, version: int, max_steps: int) -> float:
-    """Rate of the step that starts at ``version``: linear warm-up to ``config.lr``, then constant, or linear or
-    cosine down to ``final_lr_share`` of it at ``max_steps``."""
-    if version < config.warmup_steps:
-        return config.lr * (version + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return config.lr
-    span = max(max_steps - config.warmup_steps, 1)
-    done = min((version - config.warmup_steps) / span, 1.0)
-    left = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return config.lr * (config.final_lr_share + (1 - config.final_lr_share) * left)
 
 
 class Optimizer:

@@ -14,7 +14,8 @@ RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, dept
                max_steps, tasks (null: no end), drop_last (only whole batches), engines, slots, in_flight,
                rules {hook: name}, version, step,
                late_lifetime? (steps; the objective takes late rewards)
-Resumed        version, step, max_steps, tasks: the log goes on from a checkpoint; all workers are new
+Resumed        version, step, max_steps, tasks, lr? [of the last step, of the next; the schedule isn't what it was]: the
+               log goes on from a checkpoint; all workers are new
 Restarted      group, traj [open ids], engine, version, pin?: an unfinished group goes on after Resumed;
                from its saved tokens (version as before) or from scratch (version = now)
 WorkerUp       worker

@@ -94,8 +94,8 @@ class Feeder:
             if self._slice is not None and started >= self._slice:
                 self._more = True  # and let the loop look around
                 return
-            if limit is not None and p.view.running_trajectories >= limit:
-                return
+            if limit is not None and p.view.running_trajectories + self._c.group_size > limit:
+                return  # the trajectories of a group start together
             if self.pool.nbytes > self._c.pool_limit_mib << 20 and len(self.pool) >= p.view.batch:
                 return
             admits = p.rules.admission.decide

@@ -71,7 +71,7 @@ class Groups:
         ids = [group.id * MEMBERS + k for k in range(self._limits.size)]
         self._open(group)
         self._log.emit("Submitted", group=group.id, task=task.index, traj=ids, engine=engine.name, version=version,
-                       **_pin(group))  # fmt: skip
+                       **group.pin_field)  # fmt: skip
         for trajectory in ids:
             self._start_member(group, trajectory, ())
 
@@ -90,7 +90,7 @@ class Groups:
         group = RunningGroup(task.index, task, version, engine, pin, replaced=replaced, created=created)
         self._open(group)
         self._log.emit("Restarted", group=group.id, traj=list(open_), engine=engine.name, version=version,
-                       **_pin(group))  # fmt: skip
+                       **group.pin_field)  # fmt: skip
         for trajectory in done:
             client = self._make_client(trajectory.id, group.id, engine, pin, ())
             tokens = trajectory.policy_tokens
@@ -102,6 +102,7 @@ class Groups:
         if group.pin is not None:
             group.engine.promise(group.pin)
         self.running[group.id] = group
+        group.until = self._loop.time() + self._limits.group_s
         group.deadlines.append(self._member_deadlines.add(group))
         group.deadline = self._group_deadlines.add(group)
 
@@ -206,17 +207,21 @@ class Groups:
 
     def _lose(self, group: RunningGroup, member: Member, reason: str, tokens: int) -> None:
         self._fail(group, member, reason, tokens)
-        if group.replaced < self._limits.replace_failed * self._limits.size:
+        self._replace(group, member)
+        self._maybe_close(group)
+
+    def _replace(self, group: RunningGroup, member: Member) -> None:
+        """Another trajectory in the place of one that failed, while the group has time and replacements left."""
+        time_left = self._loop.time() < group.until - 1e-6
+        if time_left and group.replaced < self._limits.replace_failed * self._limits.size:
             group.replaced += 1
             trajectory = group.id * MEMBERS + group.created
             group.created += 1
             self._log.emit("Submitted", group=group.id, task=group.task.index, traj=[trajectory],
                            engine=group.engine.name, version=group.version, replaces=member.trajectory,
-                           **_pin(group))  # fmt: skip
+                           **group.pin_field)  # fmt: skip
             self._start_member(group, trajectory, ())
             group.deadlines.append(self._member_deadlines.add(group))
-        else:
-            self._maybe_close(group)
 
     def _fail(self, group: RunningGroup, member: Member, reason: str, tokens: int) -> None:
         member.result = None
@@ -229,11 +234,13 @@ class Groups:
         self._ended()
 
     def _members_late(self, group: RunningGroup) -> None:
-        """Members that have run for ``rollout_s`` fail; they aren't replaced, their time is gone."""
+        """Members that have run for ``rollout_s`` fail, and are replaced like others."""
         due = self._loop.time() - self._limits.rollout_s + 1e-9
         late = [m for m in group.members if not m.over and m.start <= due]
         for member, reason in zip(late, self._stop(group, late, "rollout_s", self._limits.rollout_s), strict=True):
             self._fail(group, member, reason, 0)
+        for member in late:
+            self._replace(group, member)
         self._maybe_close(group)
 
     def _stop(self, group: RunningGroup, late: Sequence[Member], setting: str, seconds: float) -> list[str]:
@@ -310,8 +317,3 @@ class Groups:
                            group_over=True)  # fmt: skip
             self._redeem(group)
         self.running.clear()
-
-
-def _pin(group: RunningGroup) -> dict[str, int]:
-    """What an event says of a pinned group."""
-    return {} if group.pin is None else {"pin": group.pin}

@@ -46,8 +46,15 @@ class RunningGroup:
     """Why members failed."""
     deadlines: list[int] = field(default_factory=list)
     """Keys of its members' deadlines."""
+    until: float = 0.0
+    """When its own deadline is over (the loop's clock)."""
     deadline: int = -1
     """Key of its own."""
+
+    @property
+    def pin_field(self) -> dict[str, int]:
+        """What an event says of a pinned group."""
+        return {} if self.pin is None else {"pin": self.pin}
 
 
 @dataclass(frozen=True, slots=True)

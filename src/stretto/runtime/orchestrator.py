@@ -15,11 +15,13 @@ from typing import Any
 
 from stretto.control.version import may_pin
 from stretto.errors import StrettoError, WorkerError
+from stretto.runtime.clock import VirtualLoop
 from stretto.runtime.feeder import Feeder
 from stretto.runtime.manifest import Restored
 from stretto.runtime.parts import Outcome, Parts
 from stretto.runtime.publish import Publisher
 from stretto.runtime.recovery import checkpoint, restore_groups
+from stretto.runtime.saving import SavePlan
 from stretto.runtime.trainer import Trainer
 from stretto.runtime.workers.base import EngineHandle
 
@@ -197,13 +199,16 @@ class Orchestrator:
 
     async def _train(self) -> str:
         p, c = self._p, self._c
+        saves = SavePlan(c, None if isinstance(self._loop, VirtualLoop) else self._loop.time)
         while p.view.version < p.max_steps:
             if not await self._trainer.step():
                 return "interrupted" if self._trainer.stopping else "data exhausted"
             version, more = p.view.version, p.view.version < p.max_steps
-            if more and c.save_every and version % c.save_every == 0:
+            if more and saves.due(version):
+                start = self._loop.time()
                 await self._trainer.settled()
                 await checkpoint(p, self._feeder)
+                saves.restart(self._loop.time() - start)
             if more and p.evaluator is not None and c.eval.every and version % c.eval.every == 0:
                 await self._unless_stopped(self._evaluate())
             if more and self._trainer.stopping:

@@ -80,7 +80,8 @@ class Trainer:
                 if feeder.exhausted:
                     return None
                 raise DeadlockError(
-                    f"the learner waits for {self._describe()}, nothing runs and control.admission starts nothing"
+                    f"the learner waits for {self._describe()}, nothing runs and control.admission and "
+                    "control.quota start nothing"
                 )
             await self._feeder.changed.wait()
 
