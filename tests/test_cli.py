@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +261,36 @@ def test_the_live_view_and_the_progress_of_a_sweep_read_no_markup(text: str) -> 
     assert text in shown.getvalue()
     with research._Counted(1, lambda record: record["error"]) as done:
         done({"error": text})
+
+
+NOISY = """
+import os
+print("from an import")
+os.write(1, b"past Python, without an end")
+from stretto.envs.reverse import Reverse
+class Noisy(Reverse):
+    def __post_init__(self):
+        print("from an object", end="")
+"""
+
+
+@pytest.mark.parametrize("wants", [("--dry-run", "--json"), ("--dry-run",)])
+def test_what_a_users_module_prints_is_no_part_of_what_a_program_reads(wants: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    command = [sys.executable, "-m", "stretto.cli", "train", "stale", "env.name=noisy:Noisy", *wants]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) if "--json" in wants else tomllib.loads(done.stdout)
+    for part in ("from an import", "from an object", "past Python"):
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize("command", [("recipes",), ("recipes", "--json")])
+def test_a_reader_that_has_enough_is_no_error(command: tuple[str, ...]) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        [sys.executable, "-m", "stretto.cli", *command], stdout=theirs, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

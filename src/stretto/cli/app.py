@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from stretto.observe.terminal import Terminal
+from stretto.observe.terminal import Output, Terminal
 
 app = typer.Typer(
     help="Asynchronous reinforcement learning whose staleness is exact, bounded, visible and corrected.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
 )  # fmt: skip
-out = Console(markup=False, emoji=False, highlight=False)
+out = Output(markup=False, emoji=False, highlight=False)
 err = Terminal(markup=False, emoji=False, highlight=False, soft_wrap=True)
 """Neither reads markup: paths, names and errors are a user's text. What is to have a style is a ``Text``."""
 

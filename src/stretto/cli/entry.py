@@ -39,8 +39,13 @@ def _run(signals: Signals) -> int:
         _say(type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", [])]))
         return 1
     except BrokenPipeError:  # `stretto recipes | head`: whoever reads has enough
-        mute(sys.stdout)
+        mute(sys.__stdout__)
         return 128 + signal.SIGPIPE
+    except SystemExit as left:
+        if "Pacify" not in type(sys.stdout).__name__:  # what Click puts in the place of such a stdout before it exits
+            raise
+        mute(sys.__stdout__)
+        return 128 + signal.SIGPIPE if left.code == 1 else int(left.code or 0)
     except OSError as error:  # of a run's own files, ``launch`` says more
         _say("OSError", f"{error.filename or 'the standard output'}: {error.strerror or error}")
         mute(sys.stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import typer
 from rich.table import Table
@@ -16,6 +16,7 @@ from stretto.config.load import load_config, load_resumed, read_source, recipe_n
 from stretto.config.schema import RunConfig
 from stretto.errors import ConfigError
 from stretto.kernel.signals import Interrupted, hear
+from stretto.observe.terminal import stdout_for
 
 RESUMABLE = (
     "max_steps", "epochs", "learner.lr", "learner.schedule", "learner.warmup_steps", "learner.final_lr_share",
@@ -61,6 +62,15 @@ def _configure(source: str | None, settings: list[str], resume: Path | None, mod
 def _start(
     mode: str, source: str | None, overrides: list[str] | None, as_json: bool, dry_run: bool, resume: Path | None
 ) -> None:
+    with stdout_for(as_json or dry_run) as shown:
+        _go(mode, source, overrides, as_json, dry_run, resume, shown)
+
+
+def _go(
+    mode: str, source: str | None, overrides: list[str] | None, as_json: bool, dry_run: bool, resume: Path | None,
+    shown: IO[str],
+) -> None:  # fmt: skip
+    """``_start``; ``shown``: where its result goes."""
     from stretto.launch import check_start, launch
     from stretto.rundir import what_next
     from stretto.runtime.logfile import find_log
@@ -70,9 +80,9 @@ def _start(
     if dry_run:
         check_start(config, mode, resume)
         if as_json:
-            print(config.model_dump_json())
+            print(config.model_dump_json(), file=shown)
         else:
-            print(to_toml(config), end="")
+            print(to_toml(config), end="", file=shown)
         return
     run = Path(config.out_dir)
     try:
@@ -84,7 +94,7 @@ def _start(
         raise
     try:
         if as_json:
-            print(json.dumps(result), flush=True)
+            print(json.dumps(result), file=shown, flush=True)
         else:
             _show(result)
     except OSError:

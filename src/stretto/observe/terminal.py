@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import IO, Any
 
 from rich.console import Console
@@ -25,6 +26,39 @@ class Terminal(Console):
     @file.setter
     def file(self, new_file: IO[str]) -> None:
         self._file = new_file
+
+
+class Output(Console):
+    """``Console`` on stdout for which a reader that has left is an error like any other (Rich would exit with 1)."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by Rich while it handles ``BrokenPipeError``."""
+        raise
+
+
+@contextlib.contextmanager
+def stdout_for(result: bool) -> Iterator[IO[str]]:
+    """Where to print a result. If ``result``, what anybody else prints inside (a user's module, a C library) goes to
+    stderr, so that stdout holds nothing but the result."""
+    shown: Any = sys.stdout
+    standard: Any = sys.__stdout__
+    if not result:
+        yield shown
+    elif shown is not standard:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield shown
+    else:
+        shown.flush()
+        real = os.dup(1)
+        try:
+            os.dup2(2, 1)
+            with open(real, "w", encoding=shown.encoding, closefd=False) as own:
+                yield own
+        finally:
+            with contextlib.suppress(OSError):
+                shown.flush()
+            os.dup2(real, 1)
+            os.close(real)
 
 
 class _Lasting:
