@@ -108,7 +108,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {**rope("dynamic", factor=2.0), "max_position_embeddings": SWITCH}, "it has 24 positions.*max_tokens = 24",
     ),
     "llama": ({"max_position_embeddings": SWITCH}, "it has 24 positions"),
-    "gpt2": ({**_OLD, "n_positions": SWITCH}, "it has 24 positions"),
     "gpt_neo": (
         {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4, "window_size": WINDOW},
         r"exceeds the window of the local layers of GPTNeoForCausalLM \(8\)",
@@ -117,10 +116,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "falcon alibi": ({"alibi": True}, "FalconForCausalLM can't run on a cache of rows"),
     "mamba": ({"state_size": 4}, "MambaForCausalLM has layers of kind"),
     "rwkv": ({}, "RwkvForCausalLM can't run on a cache of rows"),
-    "llama4_text": (
-        {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size_mlp": 48, "attention_chunk_size": WINDOW},
-        "layers of kind",
-    ),
     "bert": ({"is_decoder": True}, "transforms its logits"),
     "bart": ({"d_model": 32}, "not supported"),
 }  # fmt: skip
