@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stretto.cli.policy
 import stretto.cli.research
 import stretto.cli.runs  # noqa: F401  (commands register themselves)
 from stretto.cli.app import app
