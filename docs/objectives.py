@@ -18,9 +18,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # as a script it is there already
 
-from reference import cell, default_of, type_name
+from reference import cell, default_of
 
-from stretto.components import options_of
+from stretto.components import options_of, type_text
 from stretto.errors import DataError
 from stretto.objectives import REGISTRY, names
 from stretto.objectives.base import Objective
@@ -140,7 +140,7 @@ def table(kind: Any, chosen: list[str]) -> str:
     rows = ["| option | type | default | also written |", "| --- | --- | --- | --- |"]
     for name in chosen:
         written = ", ".join(symbols.get(name, []))
-        rows.append(f"| `{name}` | {cell(type_name(hints[name]))} | {default_of(fields[name])} | {written} |")
+        rows.append(f"| `{name}` | {cell(type_text(hints[name]))} | {default_of(fields[name])} | {written} |")
     return "\n".join(rows) + "\n"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from stretto.components import options_of
+from stretto.components import options_of, type_text
 from stretto.config.rewards import RewardFunction
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component
@@ -81,7 +81,7 @@ def table(model: type[BaseModel], prefix: str) -> str:
             default = field.default_factory()  # type: ignore[call-arg]
         shown = default.name if isinstance(default, Component) else default
         key = f"{prefix}{name}.name" if section is Component else f"{prefix}{name}"
-        kind = "name" if section is Component else type_name(field.annotation)
+        kind = "name" if section is Component else type_text(field.annotation, field.metadata)
         rows.append(f"| `{key}` | {cell(kind)} | `{shown}` | {cell(field.description)} |")
     return "\n".join(rows) + "\n"
 
@@ -107,7 +107,7 @@ def components(kind: str, registry: Any) -> list[str]:
             hints = typing.get_type_hints(component)
             parts.append("| option | type | default |\n| --- | --- | --- |")
             for option, field in options.items():
-                parts.append(f"| `{option}` | {cell(type_name(hints[option]))} | {default_of(field)} |")
+                parts.append(f"| `{option}` | {cell(type_text(hints[option]))} | {default_of(field)} |")
             parts.append("")
     return parts
 
@@ -125,15 +125,6 @@ def default_of(field: dataclasses.Field[Any]) -> str:
     if field.default_factory is not dataclasses.MISSING:
         return f"`{field.default_factory()}`"
     return "required"
-
-
-def type_name(annotation: Any) -> str:
-    """A short readable type."""
-    if typing.get_origin(annotation) is typing.Literal:
-        return " or ".join(f"`{a}`" for a in typing.get_args(annotation))
-    name = annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
-    name = name.replace("stretto.config.rewards.RewardFunction", "str or table")
-    return name.replace("typing.", "").replace("NoneType", "None")
 
 
 def paragraph(model: type[BaseModel]) -> str:

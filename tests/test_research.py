@@ -166,3 +166,48 @@ def test_compare_and_calibrate_from_the_command_line(
     code, _, err = run(monkeypatch, capsys, "calibrate", "stale", "--rates", "x")
     assert code == 1
     assert "--rates" in err
+
+
+@pytest.mark.parametrize(
+    "command", ["objectives", "papers", "reproduce", "compare", "calibrate", "rehearse", "simulate"]
+)
+def test_a_research_command_begins_with_two_plain_sentences_and_fits_a_terminal(command: str) -> None:
+    from typer.testing import CliRunner
+
+    from stretto.cli import app
+
+    said = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert said.exit_code == 0
+    assert all(len(line) <= 80 for line in said.output.splitlines())
+    text = said.output.split("╭")[0]
+    assert len(re.findall(r"[.?](?:\s|$)", text)) >= 2
+
+
+def test_the_objectives_say_when_to_use_which() -> None:
+    from stretto.cli.research import WHEN
+    from stretto.objectives import names
+
+    named = set(re.findall(r"[a-z0-9-]+", WHEN)) & set(names())
+    assert {"tis", "gspo", "topr", "grpo", "ppo", "rac", "reinforce", "vtrace"} <= named
+    assert all(len(line) <= 80 for line in WHEN.splitlines())
+
+
+def test_types_are_written_as_people_write_them() -> None:
+    from typing import Annotated, Any, Literal
+
+    from pydantic import Field
+
+    from stretto.components import type_text
+    from stretto.config.sections import LearnerConfig
+
+    share = Annotated[float, Field(ge=0, lt=1)]
+    for kind, says in [
+        (int, "whole number"), (float | None, "number or nothing"), (list[str], "list of texts"),
+        (Literal["a", "b"] | None, "`a` or `b` or nothing"), (dict[str, Any], "table"), (bool, "true or false"),
+        (tuple[float, float], "two numbers"),
+        (tuple[Literal["+"], ...], "list of `+`"), (share, "number, at least 0 and below 1"),
+        (tuple[share, share], "two numbers, at least 0 and below 1, each"),
+    ]:  # fmt: skip
+        assert type_text(kind) == says
+    field = LearnerConfig.model_fields["warmup_steps"]
+    assert type_text(field.annotation, field.metadata) == "whole number, at least 0"

@@ -81,3 +81,13 @@ def test_what_is_no_policy_is_named(trained: Path, tmp_path: Path) -> None:
         find(trained / "model", [])
     with pytest.raises(ConfigError, match="has its own"):
         find(trained, [], "quickstart")
+
+
+def test_the_example_trains_within_its_lag_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import asyncio
+    import runpy
+
+    monkeypatch.setenv("STRETTO_CACHE", str(tmp_path))
+    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "train_by_hand.py"))
+    example["main"].__globals__.update(PROMPTS=2, GROUP=2)
+    assert len(asyncio.run(example["main"](4, 0.0))) == 4

@@ -14,6 +14,8 @@ import inspect
 import os
 import sys
 import traceback
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -81,6 +83,43 @@ def options_of(component: Any) -> dict[str, dataclasses.Field[Any]]:
     if not dataclasses.is_dataclass(component):
         return {}
     return {field.name: field for field in dataclasses.fields(component) if field.init}
+
+
+_WORDS: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text",
+                          type(None): "nothing", Any: "anything"}  # fmt: skip
+_MANY: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def type_text(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """A type as people write it: ``whole number, at least 0``, ``text or nothing``, ``list of texts``. ``metadata``:
+    the bounds of a pydantic field."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        more = [bound for item in inner[1:] for bound in getattr(item, "metadata", [item])]
+        return type_text(inner[0], [*more, *metadata])
+    if origin is typing.Literal:
+        return " or ".join(f"`{choice}`" for choice in inner)
+    if origin in (typing.Union, types.UnionType):
+        parts = [type_text(part, metadata if part is not type(None) else ()) for part in inner]
+        return " or ".join(parts)
+    if origin in (list, tuple):
+        kind = inner[0] if inner else Any
+        if typing.get_origin(kind) is typing.Annotated:
+            return f"{_count(origin, inner)} {type_text(kind).replace('number', 'numbers', 1)}, each"
+        return f"{_count(origin, inner)} {_MANY.get(kind, type_text(kind))}"
+    if origin is dict or annotation is dict:
+        return "table"
+    said = [f"{word} {getattr(item, name):g}" for item in metadata for name, word in _BOUNDS.items()
+            if getattr(item, name, None) is not None and abs(getattr(item, name)) < 1 << 30]  # fmt: skip
+    word: str = _WORDS.get(annotation) or getattr(annotation, "__name__", None) or str(annotation)
+    return ", ".join([word, " and ".join(said)]) if said else word
+
+
+def _count(origin: Any, inner: tuple[Any, ...]) -> str:
+    if origin is list or Ellipsis in inner:
+        return "list of"
+    return {2: "two", 3: "three"}.get(len(inner), str(len(inner)))
 
 
 class Registry(Generic[T]):

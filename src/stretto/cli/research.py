@@ -23,12 +23,28 @@ Recipe = Annotated[str, typer.Argument(help="A recipe (see `stretto recipes`) or
 Figures = Annotated[Path, typer.Option("--figures", help="Directory of the figures.")]
 
 
+WHEN = """
+when to use which
+  data at most a few versions old   tis (the default), grpo, icepop, cispo
+  old data (8 versions and more)    topr, gspo[reference=behavior]: they held at
+                                    lag 64; tis collapsed (docs/comparing.md)
+  lag_bound = 0, no correction      grpo, dr-grpo, rloo, reinforce
+  a critic (learner.critic.kind)    ppo, vtrace, brace, copc, sao
+  rewards that come late            rac
+measure on your task: stretto compare RECIPE --objectives tis,topr --lag 0,8
+"""
+
+
 @app.command()
 def objectives(
     name: Annotated[str | None, typer.Argument(help="An objective; without one, all are listed.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The objectives; of one: formula, source, options, and what it does to a token's gradient."""
+    """List the losses that a run can train with, and when to use which. With a name: what that one does.
+
+    An objective decides how much each sampled token counts when the policy that sampled it has changed since. With a
+    name, its formula, source, options and effect on a token's gradient are shown.
+    """
     from stretto.objectives.describe import describe, summaries
 
     if name is None:
@@ -42,6 +58,7 @@ def objectives(
         for row in rows:
             shown.add_row(row.name, row.summary, ", ".join(row.needs))
         out.print(shown)
+        out.print(WHEN)
         return
     found = describe(name)
     if as_json:
@@ -68,7 +85,7 @@ def objectives(
 
 @app.command()
 def papers(as_json: Json = False) -> None:
-    """The 27 papers: what each claims, where its method lives, whether its experiment is here."""
+    """List the papers whose methods are here, and what each claims. `stretto reproduce NAME` runs one's experiment."""
     from stretto.papers import PAPERS
 
     if as_json:
@@ -98,7 +115,10 @@ def reproduce(
     jobs: Jobs = 2,
     as_json: Json = False,
 ) -> None:
-    """Run a paper's experiment: its figure, ours, the condition, the verdict. Exit 1 if a condition fails."""
+    """Run a paper's experiment on this machine. What it measures is put beside what the paper says.
+
+    Each figure has a condition that must hold for the claim to count as reproduced; exit code 1 if one fails.
+    """
     from stretto.papers import Settings, find
     from stretto.papers.run import Verdict, reproduce_all, table
     from stretto.papers.run import reproduce as run_one
@@ -175,7 +195,10 @@ def compare(
     keep_runs: Annotated[bool, typer.Option("--keep-runs", help="Keep every run's directory.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Compare objectives at exact lags on the virtual clock; writes one HTML report."""
+    """Find out which objective bears how old data. The same runs are made with each and put on one page.
+
+    Runs are rehearsed: batch k is sampled by version max(0, k - lag) and no other, so the lag is exact.
+    """
     from stretto.sweep.arms import parse_arms, parse_numbers
     from stretto.sweep.compare import compare as run
     from stretto.sweep.compare import final_accuracy
@@ -216,7 +239,12 @@ def calibrate(
     jobs: Jobs = 2,
     as_json: Json = False,
 ) -> None:
-    """The largest safe learning rate for a sync interval and a horizon: a coarse sweep, two laws of collapse."""
+    """Find the largest learning rate that shouldn't make a run collapse. It tries short runs and computes a safe one.
+
+    The more steps lie between two weight updates of the engine (the sync interval S), and the longer the run (the
+    horizon T), the smaller the rate must be. From the runs that collapsed two budgets are fitted, S x rate and
+    rate x T; the answer keeps both.
+    """
     from stretto.papers.run import draw
     from stretto.sweep.arms import parse_numbers
     from stretto.sweep.calibrate import calibrate as run

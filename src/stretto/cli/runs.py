@@ -153,7 +153,11 @@ def rehearse(
     source: Source = None, overrides: Overrides = None, resume: Resume = None, as_json: Json = False,
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
-    """Train on the virtual clock: real sampling and updates, modelled durations; a seed replays event for event."""
+    """Train as on a cluster that you don't have. Sampling and updates are real, durations come from a model.
+
+    The clock is virtual, so waiting costs nothing, and a seed replays a run event for event (cluster.* says how long
+    things take).
+    """
     _start("rehearse", source, overrides, as_json, dry_run, resume)
 
 
@@ -162,7 +166,10 @@ def simulate(
     source: Source = None, overrides: Overrides = None, resume: Resume = None, as_json: Json = False,
     dry_run: DryRun = False,
 ) -> None:  # fmt: skip
-    """Only schedule: lengths, rewards and durations are drawn; for throughput and capacity."""
+    """Plan a run: how fast would it be on other hardware? Nothing is computed.
+
+    Lengths, rewards and durations are drawn from cluster.*; staleness, idle time and throughput come out.
+    """
     _start("simulate", source, overrides, as_json, dry_run, resume)
 
 

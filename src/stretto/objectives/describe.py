@@ -8,6 +8,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
+from stretto.components import type_text
 from stretto.objectives.registry import REGISTRY
 from stretto.objectives.table import GradientRow, example, gradient_table
 
@@ -58,7 +59,7 @@ def describe(name: str) -> Description:
         for target in targets:
             symbols.setdefault(target, []).append(symbol)
     options = [
-        Option(field.name, _type(types[field.name]), _default(field), symbols.get(field.name, []))
+        Option(field.name, type_text(types[field.name]), _default(field), symbols.get(field.name, []))
         for field in dataclasses.fields(kind)
     ]
     return Description(
@@ -69,10 +70,6 @@ def describe(name: str) -> Description:
 def _summary(name: str) -> Summary:
     text = inspect.getdoc(REGISTRY.find(name)) or ""
     return Summary(name, " ".join(text.split("\n\n")[0].split()), sorted(example(name).needs))
-
-
-def _type(kind: Any) -> str:
-    return getattr(kind, "__name__", None) if isinstance(kind, type) else str(kind).replace("typing.", "")  # type: ignore[return-value]
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
