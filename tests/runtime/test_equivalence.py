@@ -69,8 +69,8 @@ def synchronous(model: Path, config: RunConfig, out: Path) -> Trained:
             transcript.observe(prompt)
             completion = completions[i * 1000]
             transcript.sample(completion)
-            done.rewards[i] = dense_reward(completion.tokens)
             stopped = completion.finish == "stop"
+            done.rewards[i] = dense_reward(completion.tokens[:-1] if stopped else completion.tokens)
             trajectory = transcript.finish(done.rewards[i], terminated=stopped, truncated=not stopped)
             trajectory.version_complete = step
             trajectories.append(trajectory)
