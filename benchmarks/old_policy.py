@@ -103,14 +103,14 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the ends of each range, fewer steps")
-    parser.add_argument("--json", action="store_true", help="the rows as JSON in the last line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("stretto").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as directory:
         rows = table(Path(directory), 6 if arguments.quick else 20, arguments.quick)
     if arguments.json:
-        print(json.dumps(rows))
+        print(json.dumps({"rows": rows}))
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ def main() -> int:
     """Run all; exit status 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     steps, seconds, repeats = (100, 4.0, 1) if args.quick else (200, 6.0, 3)
     config = load_config("quickstart")

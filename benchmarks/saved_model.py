@@ -30,7 +30,7 @@ def main() -> int:
     """Compare; exit status 1 if too few answers are equal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     config = validate(read_source(str(args.run / "config.toml")))
     last = sorted((args.run / "rollouts").glob("eval-*.jsonl"))[-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import numba
@@ -42,10 +41,3 @@ def _cpu(run: object) -> float:
     start = time.process_time()
     run()  # type: ignore[operator]
     return time.process_time() - start
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    for name, measured, bar, note in rows(parser.parse_args().quick):
-        print(f"{name}: {measured:,.0f} (bar {bar:,.0f}); {note}")

@@ -11,7 +11,6 @@ floor is taken twice, by ``np.dot`` in a compiled loop and by ``torch.bmm`` over
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -110,15 +109,3 @@ def rows(quick: bool) -> list[tuple[str, float, float, str]]:
         ("DDPG pricing: its products' share of an event's time", float(np.median(shares)), SHARE_BAR, note),
         ("DDPG pricing: seed-events/s", float(np.median(rates)), RATE_BAR, f"{SEEDS} seeds, {THREADS} threads"),
     ]
-
-
-def main() -> None:
-    """Prints the rows."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    for name, measured, bar, note in rows(parser.parse_args().quick):
-        print(f"{name}: {measured:.2f} (bar {bar:g}; {note})")
-
-
-if __name__ == "__main__":
-    main()

@@ -74,10 +74,8 @@ def test_a_hang_loses_its_process_at_the_deadline_and_disturbs_nobody() -> None:
             await asyncio.gather(pool.call(f.sleep_then, 0.05, 0), pool.call(f.sleep_then, 0.05, 0))
             pids = set(pool.pids)
             other = asyncio.create_task(pool.call(f.sleep_then, 1.0, "fine"))
-            started = time.monotonic()
             with pytest.raises(DeadlineError, match=r"scoring_functions:hang ran past its deadline of 0\.5 s"):
                 await pool.call(f.hang, deadline_s=0.5)
-            assert time.monotonic() - started < 5
             assert await other == "fine"
             assert await asyncio.gather(*(pool.call(f.add, i, i) for i in range(8))) == [2 * i for i in range(8)]
             killed = pids - set(pool.pids)

@@ -113,10 +113,10 @@ def test_watching_is_cheap() -> None:
     """Aggregation alone is about 2 microseconds an event."""
     events = synthetic(steps=40, prompts_per_step=8, group_size=8, slots=128)
     with LiveView("rich", 40, console=Console(file=io.StringIO(), force_terminal=True)) as view:
-        start = time.perf_counter()
+        start = time.process_time()
         for event in events:
             view(event)
-        assert (time.perf_counter() - start) / len(events) < 100e-6
+        assert (time.process_time() - start) / len(events) < 100e-6
 
 
 def test_an_evaluation_shows_how_far_it_is_and_what_was_answered() -> None:

@@ -241,9 +241,9 @@ def test_summary_of_a_run_without_steps() -> None:
 def test_an_event_costs_microseconds(tmp_path: Path) -> None:
     """About 3 microseconds an event, 8 a trajectory with all of its events."""
     events = synthetic(steps=40, prompts_per_step=8, group_size=8, slots=128)
-    start = time.perf_counter()
+    start = time.process_time()
     write(tmp_path, events)
-    assert (time.perf_counter() - start) / len(events) < 100e-6
+    assert (time.process_time() - start) / len(events) < 100e-6
 
 
 def test_observing_does_not_import_torch() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import time
 import weakref
 from collections.abc import Callable
 
@@ -22,9 +21,7 @@ def test_it_jumps_instead_of_waiting() -> None:
         await asyncio.sleep(86_400)
         return asyncio.get_running_loop().time()
 
-    start = time.monotonic()
-    assert run_virtual(main(), VirtualLoop()) == 86_400
-    assert time.monotonic() - start < 5
+    assert run_virtual(main(), VirtualLoop()) == 86_400  # a day; the test would run into its timeout
 
 
 def test_timers_run_in_order_of_time_then_of_setting() -> None:

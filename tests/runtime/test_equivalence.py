@@ -1,4 +1,5 @@
-"""Lag bound 0 is the synchronous trainer: same batches, losses and weights, bit for bit (float64)."""
+"""Lag bound 0 is the synchronous trainer: same batches, losses and weights (float64). Bit for bit where the same rows
+are decoded together; on the wall clock that is for chance to say, and sums of other shapes round otherwise."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ from .dense import Dense, dense_reward
 from .harness import assert_clean, configure, of, tiny
 
 STEPS = 3
+ROUNDING = 1e-9
+"""Far below float32, far above what float64 loses in three steps (Adam divides small gradients by small roots)."""
 SIZE = 8
 
 
@@ -95,16 +98,17 @@ def of_run(out: Path) -> Trained:
     )
 
 
-def assert_same(ours: Trained, theirs: Trained) -> None:
+def assert_same(ours: Trained, theirs: Trained, rounding: float = 0.0) -> None:
+    """``rounding``: how far numbers may be apart, absolutely and relatively."""
     assert ours.batches == theirs.batches
     assert ours.rewards == theirs.rewards
     for a, b in zip(ours.metrics, theirs.metrics, strict=True):
         timeless = [name for name in b if not name.startswith(("time/", "memory/"))]
         assert "loss" in " ".join(timeless)
-        assert {n: a[n] for n in timeless} == {n: b[n] for n in timeless}
+        assert {n: a[n] for n in timeless} == pytest.approx({n: b[n] for n in timeless}, rel=rounding, abs=rounding)
     assert ours.weights.keys() == theirs.weights.keys()
     for name, weight in theirs.weights.items():
-        assert torch.equal(ours.weights[name], weight), name
+        torch.testing.assert_close(ours.weights[name], weight, rtol=rounding, atol=rounding, msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +143,10 @@ def test_inline_on_the_wall_clock_equals_the_synchronous_trainer(
 ) -> None:
     env = (f"env.name={Dense.__module__}:Jittery", "env.digits=1")
     launch(config_of(model, tmp_path / "run", "workers.kind=inline", *env), "train")
-    assert_same(of_run(tmp_path / "run"), reference)
+    assert_same(of_run(tmp_path / "run"), reference, ROUNDING)
 
 
 def test_worker_processes_equal_the_synchronous_trainer(reference: Trained, model: Path, tmp_path: Path) -> None:
     env = (f"env.name={Dense.__module__}:Jittery", "env.digits=1")
     launch(config_of(model, tmp_path / "run", "engine.count=2", *env), "train")
-    assert_same(of_run(tmp_path / "run"), reference)
+    assert_same(of_run(tmp_path / "run"), reference, ROUNDING)

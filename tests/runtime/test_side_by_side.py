@@ -36,11 +36,9 @@ def test_results_of_all_calls(jobs: int) -> None:
 
 
 def test_an_interrupt_waits_for_no_call() -> None:
-    start = time.monotonic()
     with contextlib.suppress(KeyboardInterrupt), SideBySide(2) as pool:
-        for _ in pool.results(time.sleep, [(0,), (120,), (120,), (120,)]):
+        for _ in pool.results(time.sleep, [(0,), (1000,), (1000,), (1000,)]):
             raise KeyboardInterrupt
-    assert time.monotonic() - start < 60
     assert not multiprocessing.active_children()
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import discount, number, place
+from stretto.tabular.arguments import discount, number, place, probabilities
+from stretto.tabular.gym_check import Outcome, Table, play
 from stretto.tabular.mdp import MDP
 from stretto.tabular.sampling import invert
 
@@ -57,28 +59,69 @@ class TabularEnv(gymnasium.Env[Any, Any]):
             raise ConfigError(f"TabularEnv: {name} = {value} must be a whole number from 0 to {count - 1}") from None
 
 
-def read_mdp(env: Any, gamma: float) -> MDP:
+def read_mdp(env: Any, gamma: float, start: Any = None, check: int = 10_000) -> MDP:
     """The MDP of a Gymnasium environment that publishes its table as ``env.unwrapped.P[s][a]`` = [(probability, next
-    state, reward, terminated)], as FrozenLake, Taxi and CliffWalking do. Where an episode ends the process goes to one
-    more state, the last, which pays nothing and stays; rewards become means over next states. Start: the
-    environment's ``initial_state_distrib`` (without one: uniform). ``ConfigError`` if there is no such table."""
+    state, reward, terminated)], as FrozenLake, Taxi and CliffWalking do. State i is the observation
+    ``observation_space.start`` + i, and so with actions. Where an episode ends the process goes to one more state, the
+    last, which pays nothing and stays; a time limit is no part of it; rewards become means over next states.
+
+    ``start`` [S]: law of the first state; None: the environment's ``initial_state_distrib``, else the one that its
+    resets show. ``check``: so many steps of a copy, wrappers included, are compared with the table; 0 trusts it.
+    ``ConfigError`` if there is no such table over Discrete spaces, or if it isn't what the environment plays.
+    """
     discount("read_mdp", gamma)
     base = env.unwrapped
+    where = f"read_mdp: env {type(base).__name__}"
     table = getattr(base, "P", None)
-    spaces = (env.observation_space, env.action_space)
-    if table is None or not all(isinstance(s, gymnasium.spaces.Discrete) for s in spaces):
+    spaces = {"observations": env.observation_space, "actions": env.action_space}
+    if table is None:
         raise ConfigError(
-            f"read_mdp: env {type(base).__name__} publishes no table P over discrete spaces; build an MDP from arrays, "
-            "or learn from its steps"
+            f"{where} publishes no table P over discrete spaces; build an MDP from arrays, or learn from its steps"
         )
-    states, actions = (int(s.n) for s in spaces)
+    for name, space in spaces.items():
+        if not isinstance(space, gymnasium.spaces.Discrete):
+            raise ConfigError(f"{where} has {name} {space}; they must be Discrete: number them, or learn from its steps")
+    if getattr(base, "fickle_passenger", False):
+        raise ConfigError(f"{where}: fickle_passenger is no part of its table P; leave it out, or learn from its steps")
+    outcomes = _outcomes(where, table, *spaces.values())
+    states, actions = len(outcomes), len(outcomes[0])
+    law = getattr(base, "initial_state_distrib", None) if start is None else start
+    law = None if law is None else probabilities("read_mdp", "start", law, (states,))
+    steps = int(number("read_mdp", "check", check, 0, whole=True))
+    if steps:
+        law = play(where, env, outcomes, law, steps)
     moves, rewards = np.zeros((states + 1, actions, states + 1)), np.zeros((states + 1, actions))
     moves[states, :, states] = 1
-    for s in range(states):
-        for a in range(actions):
-            for probability, after, reward, ended in table[s][a]:
+    for s, row in enumerate(outcomes):
+        for a, found in enumerate(row):
+            for (after, ended, reward), probability in found.items():
                 moves[s, a, states if ended else after] += probability
                 rewards[s, a] += probability * reward
-    law = getattr(base, "initial_state_distrib", None)
-    start = np.append(np.full(states, 1 / states) if law is None else np.asarray(law, np.float64), 0.0)
-    return MDP(moves, rewards, gamma, start)
+    return MDP(moves, rewards, gamma, np.append(np.full(states, 1 / states) if law is None else law, 0.0))
+
+
+def _outcomes(where: str, table: Any, observations: Any, actions: Any) -> Table:
+    """The table counted from 0; outcomes that are alike are one."""
+    first, rows = _rows(where, table, observations, "state")
+    out: Table = []
+    for row in rows:
+        out.append([])
+        for entries in _rows(where, row, actions, "action")[1]:
+            found: dict[Outcome, float] = {}
+            for probability, after, reward, ended in entries:
+                at = int(after) - first
+                if not 0 <= at < len(rows):
+                    raise ConfigError(f"{where}: its table P leads to state {after}, which {observations} doesn't hold")
+                key = (at, bool(ended), float(reward))
+                found[key] = found.get(key, 0.0) + float(probability)
+            out[-1].append(found)
+    return out
+
+
+def _rows(where: str, table: Any, space: Any, what: str) -> tuple[int, list[Any]]:
+    """The number that the table's first row has, and its rows, one for each value of ``space``."""
+    known = set(table) if isinstance(table, Mapping) else set(range(len(table)))
+    for first in (int(space.start), 0):
+        if known >= set(range(first, first + int(space.n))):
+            return first, [table[first + i] for i in range(int(space.n))]
+    raise ConfigError(f"{where}: its table P lacks a {what} of {space}")
