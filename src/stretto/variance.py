@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 TOLERANCE = 1e-6
@@ -12,4 +13,5 @@ learner sums rewards of tokens in float32 (rounding 6e-8 a sum). Not published: 
 def all_equal(low: Any, high: Any) -> Any:
     """Whether the lowest and the highest reward of a group are equal up to rounding: numbers, or arrays or tensors of
     them, one a group. False where one isn't finite."""
-    return high - low <= TOLERANCE / 2 * (abs(low) + abs(high))
+    spread = high - low
+    return (spread <= TOLERANCE * (abs(low) / 2 + abs(high) / 2)) & (spread < math.inf)  # halves: no overflow

@@ -130,3 +130,11 @@ def test_filter_learner_and_metrics_ask_one_question(rewards: Any, equal: bool, 
     assert (get("grpo").advantages(batch).abs().sum() == 0) == equal
     assert (ZeroVariance().drop(rewards) is not None) is equal
     assert all_equal(min(rewards), max(rewards)) is equal
+
+
+def test_rewards_that_overflow_their_difference_are_not_equal() -> None:
+    assert not all_equal(-1e308, 1e308)
+    assert not bool(all_equal(torch.tensor(-3e38), torch.tensor(3e38)))
+    assert all_equal(1e308, 1e308)
+    assert not all_equal(0.0, math.inf)
+    assert not all_equal(math.nan, math.nan)

@@ -80,9 +80,9 @@ def read_mdp(env: Any, gamma: float, start: Any = None, check: int = 10_000) -> 
         )
     for name, space in spaces.items():
         if not isinstance(space, gymnasium.spaces.Discrete):
-            raise ConfigError(f"{where} has {name} {space}; they must be Discrete: number them, or learn from its steps")
+            raise ConfigError(f"{where} has {name} {space}; they must be Discrete: number them")
     if getattr(base, "fickle_passenger", False):
-        raise ConfigError(f"{where}: fickle_passenger is no part of its table P; leave it out, or learn from its steps")
+        raise ConfigError(f"{where}: fickle_passenger is no part of its table P: leave it out")
     outcomes = _outcomes(where, table, *spaces.values())
     states, actions = len(outcomes), len(outcomes[0])
     law = getattr(base, "initial_state_distrib", None) if start is None else start
