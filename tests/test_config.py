@@ -16,6 +16,7 @@ from stretto.config.load import (
     to_toml,
     validate,
 )
+from stretto.config.machine import has_bfloat16
 from stretto.errors import ConfigError, DataError
 from stretto.launch import check
 
@@ -211,6 +212,23 @@ def test_more_threads_than_cores_are_remarked_upon(monkeypatch: pytest.MonkeyPat
     crowded = load_config("quickstart", ["engine.count=2"])
     assert "2 core(s)" in checks.remarks(crowded, "train")[0]
     assert checks.remarks(crowded, "rehearse") == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "has"),
+    [("flags\t\t: fpu avx512f avx512_bf16 amx_tile", True), ("flags\t\t: fpu avx2", False),
+     ("Features\t: fp bf16", True), ("Hardware : unknown", None)],
+)  # fmt: skip
+def test_bfloat16_on_a_processor_without_it_is_remarked_upon(
+    flags: str, has: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}\n")
+    assert has_bfloat16(tmp_path / "cpuinfo") is has
+    assert has_bfloat16(tmp_path / "nothing") is None
+    monkeypatch.setattr(checks, "has_bfloat16", lambda: has)
+    told = [r for r in checks.remarks(load_config("quickstart", ["learner.bf16=true"]), "train") if "bfloat16" in r]
+    assert len(told) == (has is False)
+    assert not [r for r in checks.remarks(load_config("quickstart"), "train") if "bfloat16" in r]
 
 
 def test_an_uncorrected_objective_runs_when_told_so_or_at_lag_bound_0() -> None:

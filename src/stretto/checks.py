@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from stretto.components import options_of
+from stretto.config.machine import core_count, has_bfloat16
 from stretto.config.plugins import build_component, check_component, foreign, try_users_modules
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
@@ -53,6 +53,11 @@ def remarks(config: RunConfig, mode: str) -> list[str]:
     """What will work, but not as well as it might; said once at the start."""
     threads, cores = (config.engine.count + 1) * config.workers.threads, core_count()
     found = [] if mode == "simulate" else _waits_in_vain(config)
+    if mode != "simulate" and config.learner.bf16 and has_bfloat16() is False:
+        found.append(
+            "learner.bf16 = true, but this processor has no bfloat16 arithmetic: steps take many times as long as with "
+            "learner.bf16=false"
+        )
     if mode != "train" or config.workers.kind == "inline" or threads <= cores:
         return found
     return [
@@ -70,11 +75,6 @@ def _waits_in_vain(config: RunConfig) -> list[str]:
     if getattr(build_environment(config), "promises_late", False):
         return []
     return [f"objective {config.objective.name!r} takes late rewards, but env {config.env.name!r} promises none"]
-
-
-def core_count() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_threads(config: RunConfig, mode: str) -> None:

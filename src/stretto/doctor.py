@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stretto.checks import core_count
+from stretto.config.machine import core_count
 
 _NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "peft", "pydantic", "orjson", "xxhash", "tensorboard")
 _OPTIONAL = {

@@ -10,7 +10,8 @@ import copy
 import importlib.util
 from typing import Any
 
-from stretto.checks import core_count, tokenizer_of
+from stretto.checks import tokenizer_of
+from stretto.config.machine import core_count
 from stretto.config.plugins import foreign
 from stretto.config.schema import RunConfig
 from stretto.envs.build import build_environment
