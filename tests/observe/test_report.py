@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,17 @@ import numpy as np
 import pytest
 
 from stretto.errors import DataError
+from stretto.observe import report_data
+from stretto.observe.bounded import Curves, Thinned
 from stretto.observe.report import write_report
-from stretto.observe.report_data import MAX_POINTS, SAMPLE_STEPS, SAMPLES_PER_STEP, downsample
+from stretto.observe.report_data import MAX_POINTS, SAMPLE_STEPS, SAMPLES_PER_STEP
 from stretto.observe.samples import read_samples, sample_of, sample_steps, write_samples
 from stretto.observe.summary import summarize
-from stretto.observe.timeline import MAX_ENGINES, MAX_SPANS, Lane, Timeline
+from stretto.observe.timeline import MAX_ENGINES, MAX_SPANS, Activity, Extent, Lane, Timeline
 from stretto.trajectory import Completion, Transcript
 
 from .demo import write_run
-from .synthetic import synthetic
+from .synthetic import Event, synthetic
 
 EVENTS = synthetic(steps=30, seed=2, turns=2, engines=2, skip_at=(4,))
 
@@ -98,8 +102,11 @@ def test_text_of_a_run_can_not_break_the_page(tmp_path: Path) -> None:
 def test_downsampling_keeps_maxima_and_the_last_step() -> None:
     rows = [{"step": k, "staleness/max": int(k == 501), "reward/all/mean": float(k % 2), "x": float("nan")}
             for k in range(1001)]  # fmt: skip
-    columns = downsample(rows, points=10)
-    assert len(columns["step"]) <= 10
+    curves = Curves(points=10)
+    for row in rows:
+        curves.add(row)
+    columns = curves.columns()
+    assert 5 < len(columns["step"]) <= 10
     assert (columns["step"][-1], max(v or 0 for v in columns["staleness/max"])) == (1000, 1)
     assert columns["reward/all/mean"][0] == pytest.approx(0.5, abs=0.01)
     assert set(columns["x"]) == {None}
@@ -112,12 +119,20 @@ def test_mean_activity_of_a_lane() -> None:
     assert lane.mean_active(np.array([0.0, 1.0, 2.0, 4.0])).tolist() == pytest.approx([1.0, 2.0, 0.0])
 
 
+def timeline_of(events: list[Event], times: list[float] = []) -> Timeline:  # noqa: B006
+    extent = Extent()
+    for event in events:
+        extent(event)
+    timeline = Timeline(extent, times)
+    for event in events:
+        timeline(event)
+    return timeline
+
+
 def test_a_timeline_of_many_engines_stays_small() -> None:
-    timeline = Timeline()
-    for k in range(40_000):
-        t = k / 100
-        timeline({"e": "Busy", "t": t + 0.5, "worker": f"engine-{k % 50}", "start": t, "end": t + 0.5, "rows": 3.0})
-    data = timeline.data()
+    events = [{"e": "Busy", "t": k / 100 + 0.5, "worker": f"engine-{k % 50}", "start": k / 100, "end": k / 100 + 0.5,
+               "rows": 3.0} for k in range(40_000)]  # fmt: skip
+    data = timeline_of(events).data()
     assert len(data["overview"]["engines"]) == MAX_ENGINES + 1
     for window in data["windows"]:
         assert sum(map(len, window["engines"].values())) <= MAX_SPANS
@@ -167,13 +182,83 @@ def test_a_torn_sample_is_dropped_and_a_broken_one_is_an_error(tmp_path: Path) -
 
 
 def test_idle_shares_count_work_that_was_reported_after_the_step() -> None:
-    timeline = Timeline()
-    for event in (
+    events: list[Event] = [
         {"e": "RunStart", "t": 0.0},
         {"e": "EnvDone", "t": 2.0, "start": 1.0},
         {"e": "EnvDone", "t": 2.0, "start": 0.5},
         {"e": "Busy", "t": 9.0, "worker": "engine-0", "start": 1.0, "end": 6.0, "rows": 2.0},
-    ):
-        timeline(event)
-    idle = timeline.idle([2.0, 4.0, 8.0])
+    ]
+    idle = timeline_of(events, [2.0, 4.0, 8.0]).idle()
     assert idle == {"learner": [1.0, 1.0, 1.0], "engine": [0.5, 0.0, 0.5], "env": [0.25, 1.0, 1.0]}
+
+
+@pytest.mark.parametrize("union", [False, True])
+def test_activity_of_many_spans_is_that_of_all_at_once(union: bool) -> None:
+    draw = np.random.default_rng(0)
+    ends = np.sort(draw.uniform(0, 100, 20_000))
+    starts = ends - draw.exponential(0.004, ends.size)
+    starts[::1000] -= 3  # a few reach far back
+    activity = Activity(np.linspace(0, 100, 51), union)
+    for start, end in zip(starts, ends, strict=True):
+        activity.add(start, end)
+    fine = np.linspace(0, 100, 100_001)
+    active = np.zeros(100_000)
+    for start, end in zip(starts, ends, strict=True):
+        low, high = np.searchsorted(fine, [start, end])
+        active[max(0, low) : high] += 1
+    exact = (np.minimum(active, 1) if union else active).reshape(50, -1).mean(1)
+    assert np.abs(activity.mean() - exact).max() < 0.02
+    assert len(activity._start) <= 4096
+
+
+def test_of_many_items_evenly_spread_ones_are_kept_and_the_last() -> None:
+    for count in (1, 8, 9, 16, 1000):
+        kept: Thinned[int] = Thinned(8)
+        for item in range(count):
+            kept.add(item)
+        assert [*kept] == sorted({*range(0, count, kept.stride), *range(count - 1, count)})
+        assert len([*kept]) <= 9
+
+
+def run_of(steps: int) -> Iterator[Event]:
+    """Something new to tell at each step."""
+    yield {"e": "RunStart", "t": 0.0, "version": 0, "step": 0}
+    for k in range(steps):
+        t = float(k)
+        yield {"e": "Busy", "t": t, "worker": "engine-0", "start": t - 0.5, "end": t, "rows": 1.0}
+        yield {"e": "EnvDone", "t": t, "start": t - 0.1}
+        yield {"e": "TrajEnd", "t": t, "traj": [k], "ending": "failed", "reason": f"no {k}", "tokens": 1}
+        yield {"e": "Fault", "t": t, "where": "here", "what": f"no {k}"}
+        yield {"e": "Waiting", "t": t, "owner": "engine-0", "what": f"version {k}", "since": 0.0}
+        yield {"e": "Waiting", "t": t, "owner": f"group {k}", "what": "an answer", "since": 0.0}
+        yield {"e": "StepStart", "t": t, "version": k, "step": k, "traj": [], "groups": [], "tokens": 1,
+               "staleness": {"total": 0, "max": 0, "generation": 0, "waiting": 0}}  # fmt: skip
+        yield {"e": "StepEnd", "t": t + 0.5, "version": k + 1, "step": k, "skipped": False, "metrics": {"loss": 0.5}}
+        yield {"e": "Loaded", "t": t + 0.6, "worker": "engine-0", "version": k, "start": t}
+        yield {"e": "Eval", "t": t + 0.7, "version": k, "accuracy": 0.5, "reward": 0.5, "n": 9, "start": t}
+
+
+def test_what_the_report_keeps_does_not_grow_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("report_data.MAX_POINTS", "report_data.MAX_EVALS", "report_data.MAX_WAITS", "timeline._STARTS",
+                  "timeline._HELD", "bounded.MAX_REASONS"):  # fmt: skip
+        monkeypatch.setattr(f"stretto.observe.{limit}", 20)
+    kept: dict[str, list[int]] = {}
+    for part, method in ((report_data.Gathered, "data"), (Extent, "windows"), (Timeline, "data")):
+        monkeypatch.setattr(part, method, sized(getattr(part, method), kept.setdefault(part.__name__, [])))
+    for steps in (60, 1200):
+        data = report_data.collect(Path("nowhere"), lambda steps=steps: run_of(steps))  # type: ignore[misc]
+        assert (data["fault_count"], data["step_count"], len(data["faults"])) == (steps, steps, report_data.MAX_FAULTS)
+        assert data["steps"]["step"][-1] == data["evals"][-1][0] == steps
+        assert data["waits"][0] == ["engine-0", f"version {steps - 1}", steps, steps - 1]
+    for short, long in kept.values():
+        assert long < 1.2 * short + 500, kept
+
+
+def sized(method: Callable[..., Any], sizes: list[int]) -> Callable[..., Any]:
+    """The method, that notes how much its object holds."""
+
+    def call(self: Any, *arguments: Any) -> Any:
+        sizes.append(len(pickle.dumps(self)))
+        return method(self, *arguments)
+
+    return call

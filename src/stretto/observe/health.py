@@ -8,11 +8,12 @@ to do. The terminal, the result of ``--json``, and the top of the report show th
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from stretto.observe.bounded import Counts
 from stretto.observe.tally import Event, Row
 
 FAILED_SHARE = 0.05
@@ -25,8 +26,6 @@ WINDOW = 20
 """steps at the start and at the end that are compared"""
 NOT_OF_ROLLOUTS = ("DrawnFailure", "non-finite gradient")
 """reasons of failures that the configuration asked for, or that are counted as skipped updates, begin so"""
-_MAX_REASONS = 200
-_MAX_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +43,14 @@ class Finding:
         return f"{self.level}: {self.what}. {self.do}"
 
 
-class _Counts:
-    """How often each text came; of more than a few hundred different ones the rest is counted together."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._counts: Counter[str] = Counter()
-
-    def add(self, text: str, n: int = 1) -> None:
-        self.total += n
-        text = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + " …"
-        known = text in self._counts or len(self._counts) < _MAX_REASONS
-        self._counts[text if known else "other reasons"] += n
-
-    def commonest(self) -> tuple[str, int]:
-        return self._counts.most_common(1)[0]
-
-
 class Health:
     """Call it with each event, ``on_row`` with each row of metrics; ``findings`` says what is wrong so far."""
 
     def __init__(self) -> None:
         self._scored = 0  # completed with a reward
-        self._failed = _Counts()
-        self._faults = _Counts()
-        self._down = _Counts()
+        self._failed = Counts()
+        self._faults = Counts()
+        self._down = Counts()
         self._skipped = 0
         self._steps = 0
         self._first: list[float] = []
@@ -145,7 +127,7 @@ class Health:
         n, failed = self._scored + self._failed.total, self._failed.total
         if n < LEAST or failed <= FAILED_SHARE * n:
             return None
-        reason, times = self._failed.commonest()
+        reason, times = self._failed.commonest(1)[0]
         return Finding(
             "failed", "warning",
             f"{failed / n:.0%} of {n:,} rollouts failed or had no valid reward (most often, {times:,} times: {reason})",
@@ -220,7 +202,7 @@ class Health:
         n = self._faults.total + self._down.total
         if not n:
             return None
-        text, times = max((c.commonest() for c in (self._faults, self._down) if c.total), key=lambda most: most[1])
+        text, times = max((c.commonest(1)[0] for c in (self._faults, self._down) if c.total), key=lambda most: most[1])
         what = f"a fault: {text}" if n == 1 else f"{n:,} faults (most often, {times:,} times: {text})"
         return Finding("faults", "warning", what, "The end of report.html has them all.")
 

@@ -25,9 +25,9 @@ def write_report(run_dir: Path | str, says: Callable[[str], None] = lambda line:
         DataError: there is no event log, or too little of it is readable.
     """
     run = Path(run_dir)
-    damaged: list[int] = []
+    damaged: list[int] = []  # numbers of lines, as of the latest pass
     try:
-        data = collect(run, _readable(run, damaged))
+        data = collect(run, lambda: _readable(run, damaged))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         if not damaged:
             raise
@@ -57,6 +57,7 @@ def write_report(run_dir: Path | str, says: Callable[[str], None] = lambda line:
 def _readable(run: Path, damaged: list[int]) -> Iterator[Event]:
     """The events; a line that isn't one becomes a fault, and its number goes into ``damaged``."""
     t = 0.0
+    damaged.clear()
     for number, event in enumerate(stream_events(run), 1):
         if isinstance(event, dict) and event.get("e") not in (None, MALFORMED) and "t" in event:
             t = event["t"]

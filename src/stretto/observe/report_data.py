@@ -1,17 +1,20 @@
-"""What the report shows, gathered in one pass over the events and reduced to a size that doesn't grow with the run."""
+"""What the report shows, gathered in two passes over the events, in a memory that doesn't grow with the run."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stretto.observe.bounded import Counts, Curves, Thinned, rounded
 from stretto.observe.samples import Sample, read_evaluations, read_samples, sample_steps
 from stretto.observe.summary import Figures
 from stretto.observe.tally import Event, Row
-from stretto.observe.timeline import Timeline
+from stretto.observe.timeline import Extent, Timeline
 
 MAX_POINTS = 500
 """points of a curve"""
@@ -20,99 +23,118 @@ SAMPLES_PER_STEP = 4
 HELD_OUT = 6
 """samples of an evaluation"""
 MAX_PIECES = 500
+MAX_EVALS = 1000
 MAX_FAULTS = 60
+MAX_WAITS = 200
+_NUMBER = re.compile(r"(?<![\w.-])\d+(\.\d+)?")
 
 
-def collect(run_dir: Path, events: Iterable[Event]) -> dict[str, Any]:
-    """The data of the page, ready for JSON: no NaN, no infinity."""
-    figures, timeline = Figures(), Timeline()
+def collect(run_dir: Path, events: Callable[[], Iterable[Event]]) -> dict[str, Any]:
+    """The data of the page, ready for JSON: no NaN, no infinity. ``events`` begins the pass over the log anew."""
+    figures, gathered, extent = Figures(), Gathered(), Extent()
     interval = figures.interval
-    rows: list[Row] = []
-    reasons: Counter[tuple[str, str]] = Counter()
-    faults: list[dict[str, Any]] = []
-    waits: dict[tuple[str, str], list[float]] = {}
-    resumes: list[float] = []
-    learner_names: dict[str, None] = {}
     last: Event = {}
-    for event in events:
+    for event in events():
         row = figures(event)
         if row is not None:
-            rows.append(row)
-        timeline(event)
-        name = event["e"]
-        if name == "TrajEnd":
-            reasons[event["ending"], event["reason"]] += len(event["traj"])
-        elif name == "StepEnd":
-            learner_names.update(dict.fromkeys(event["metrics"]))
-        elif name == "Fault":
-            faults.append({"t": event["t"], "where": event["where"], "what": event["what"]})
-        elif name == "WorkerDown":
-            faults.append({"t": event["t"], "where": event["worker"], "what": f"went down: {event['reason']}"})
-        elif name == "Waiting":
-            waits.setdefault((event["owner"], event["what"]), []).append(event["t"] - event["since"])
-        elif name == "Resumed":
-            resumes.append(event["t"])
+            gathered.row(row)
+        extent(event)
+        gathered(event)
         last = event
-    steps = [row for row in rows if "eval/accuracy" not in row]
+    steps = gathered.steps.columns()
+    timeline = Timeline(extent, gathered.steps.exact("t"))
+    for event in events():
+        timeline(event)
     # a worker reports its work late, in spans: here all of them are known
-    for role, shares in timeline.idle([row["t"] for row in steps]).items():
-        for row, share in zip(steps, shares, strict=True):
-            row[f"idle_ratio/{role}"] = share
+    idle = {f"idle_ratio/{role}": shares for role, shares in timeline.idle().items()} if steps else {}
     return {
         "start": {key: value for key, value in interval.start.items() if key not in ("e", "t")},
         "summary": figures.summary(last),
         "findings": figures.health.data(),
         "ledger": interval.tally.ledger(),
         "staleness": sorted(interval.tally.stale_tokens.items()),
-        "steps": downsample(steps),
-        "step_count": len(steps),
-        "learner_metrics": sorted(learner_names),
-        "evals": [
-            [r["step"], r["t"], _finite(r["eval/accuracy"]), r["eval/version"], r["eval/count"]]
-            for r in rows if "eval/accuracy" in r
-        ][-2000:],
+        "steps": steps | idle,
         "timeline": timeline.data(),
-        "reasons": [[ending, reason, n] for (ending, reason), n in reasons.most_common(30)],
-        "faults": faults[-MAX_FAULTS:],
-        "fault_count": len(faults),
-        "waits": [
-            [owner, what, len(spans), round(max(spans), 1)]
-            for (owner, what), spans in sorted(waits.items(), key=lambda item: -max(item[1]))[:30]
-        ],
-        "resumes": resumes,
         "samples": choose_samples(run_dir),
         "held_out": read_evaluations(run_dir, HELD_OUT),
-    }  # fmt: skip
+        **gathered.data(),
+    }
 
 
-def _finite(value: Any) -> float | None:
-    """Five significant digits; None for what isn't a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value if isinstance(value, int) else float(f"{value:.5g}")
+class Gathered:
+    """Listener: rows and what else the page tells, in a memory that doesn't grow with the run."""
+
+    def __init__(self) -> None:
+        self.steps = Curves(MAX_POINTS)
+        self._evals: Thinned[list[Any]] = Thinned(MAX_EVALS)
+        self._reasons: dict[str, Counts] = {}
+        self._faults: deque[dict[str, Any]] = deque(maxlen=MAX_FAULTS)
+        self._fault_count = 0
+        self._waits: dict[tuple[str, str], _Wait] = {}
+        self._resumes: list[float] = []
+        self._learner_names: dict[str, None] = {}
+
+    def row(self, row: Row) -> None:
+        """A row of metrics."""
+        if "eval/accuracy" in row:
+            self._evals.add([row["step"], row["t"], rounded(row["eval/accuracy"]), row["eval/version"],
+                             row["eval/count"]])  # fmt: skip
+        else:
+            self.steps.add(row)
+
+    def __call__(self, event: Event) -> None:
+        """Take one event."""
+        name = event["e"]
+        if name == "TrajEnd":
+            self._reasons.setdefault(event["ending"], Counts()).add(event["reason"], len(event["traj"]))
+        elif name == "StepEnd":
+            self._learner_names.update(dict.fromkeys(event["metrics"]))
+        elif name == "Fault":
+            self._fault(event["t"], event["where"], event["what"])
+        elif name == "WorkerDown":
+            self._fault(event["t"], event["worker"], f"went down: {event['reason']}")
+        elif name == "Waiting":
+            self._wait(event["owner"], event["what"], event["t"] - event["since"])
+        elif name == "Resumed":
+            self._resumes.append(event["t"])
+
+    def _fault(self, t: float, where: str, what: str) -> None:
+        self._fault_count += 1
+        self._faults.append({"t": t, "where": where, "what": what})
+
+    def _wait(self, owner: str, what: str, took: float) -> None:
+        """Waits that differ in numbers only (of a version, of what is there so far) are told together, in the words of
+        the longest one."""
+        key = (owner, _NUMBER.sub("#", what))
+        if key not in self._waits and len(self._waits) >= MAX_WAITS:
+            key = owner, what = ("others", "other things")
+        wait = self._waits.setdefault(key, _Wait(owner, what))
+        wait.times += 1
+        if took > wait.longest:
+            wait.owner, wait.what, wait.longest = owner, what, took
+
+    def data(self) -> dict[str, Any]:
+        """Its part of the page's data."""
+        reasons = [(e, reason, n) for e, counts in self._reasons.items() for reason, n in counts.commonest(30)]
+        waits = sorted(self._waits.values(), key=lambda wait: -wait.longest)
+        return {
+            "step_count": self.steps.count,
+            "learner_metrics": sorted(self._learner_names),
+            "evals": [*self._evals],
+            "reasons": sorted(reasons, key=lambda item: -item[2])[:30],
+            "faults": [*self._faults],
+            "fault_count": self._fault_count,
+            "waits": [[wait.owner, wait.what, wait.times, round(wait.longest, 1)] for wait in waits[:30]],
+            "resumes": self._resumes,
+        }
 
 
-def downsample(rows: Sequence[Row], points: int = MAX_POINTS) -> dict[str, list[float | None]]:
-    """Columns of at most ``points`` entries: the mean of each bucket (max of maxima, last of step, time, ledger)."""
-    names: dict[str, None] = {}
-    for row in rows:
-        names.update(dict.fromkeys(row))
-    size = max(1, math.ceil(len(rows) / points))
-    columns: dict[str, list[float | None]] = {}
-    for name in names:
-        column: list[float | None] = []
-        for at in range(0, len(rows), size):
-            values = [v for row in rows[at : at + size] if (v := _finite(row.get(name))) is not None]
-            if not values:
-                column.append(None)
-            elif name.endswith("/max") or name == "sync/pause_s":
-                column.append(max(values))
-            elif name in ("step", "version", "t") or name.startswith("ledger/"):
-                column.append(values[-1])
-            else:
-                column.append(_finite(sum(values) / len(values)))
-        columns[name] = column
-    return columns
+@dataclass(slots=True)
+class _Wait:
+    owner: str
+    what: str
+    times: int = 0
+    longest: float = -math.inf
 
 
 def choose_samples(run_dir: Path) -> list[Sample]:
