@@ -294,3 +294,33 @@ def test_a_reader_that_has_enough_is_no_error(command: tuple[str, ...]) -> None:
     )
     os.close(theirs)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (["train", "quickstart", "--max_steps=3"], "Settings have no dashes: max_steps=VALUE"),
+        (["train", "quickstart", "--max-steps", "3"], "Settings have no dashes: max_steps=VALUE"),
+        (["train", "quickstart", "max_steps", "=", "3"], "key=value without blanks"),
+        (["train", "quickstart", "learning_rate=1"], "here it is 'learner.lr'"),
+        (["train", "quickstart", "batch_size=1"], "here it is 'prompts_per_step'"),
+        (["train", "quickstart", "max_steps=ten"], "max_steps = 'ten': expected whole number, at least 0"),
+        (["train", "quickstart", "sampling.stop=x"], "expected list of texts"),
+        (["train", "quickstart", "learner.betas=0.9"], "expected two numbers, at least 0 and below 1, each"),
+        (["train", "quickstart", "env.operators=[+,-]"], "texts in a list have quotes"),
+        (["train", "quickstart", "reward=my/file.py:f"], "a module's name, not its file's: my.file:f"),
+        (["train", "quickstart", "out=/root/nope/../../proc/x", "--dry-run"], "can't be created"),
+        (["trian", "quickstart"], "Did you mean 'train'"),
+        (["train", "quickstart", "--dryrun"], "--dry-run"),
+        (["train", "--resume", "nowhere"], "neither a run directory"),
+        (["train", "."], "neither a file nor a recipe"),
+        (["train", "quickstrat"], "did you mean 'quickstart'"),
+    ],
+)
+def test_a_wrong_command_line_gets_one_clear_answer(
+    line: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, said = run(capsys, monkeypatch, *line)
+    assert code in (1, 2)
+    assert says in said
+    assert "Traceback" not in said

@@ -35,7 +35,7 @@ BAD = [
     ("own-data", ["env.chat=true"], "no chat template"),
     ("own-data", ["env.max_prompt_tokens=2"], "more than env.max_prompt_tokens = 2"),
     ("own-data", ["engine.max_tokens=7", "env.system=x"], "env.system needs a chat template"),
-    ("own-data", ["epochs=0.001"], "less than one batch"),
+    ("own-data", ["epochs=0.001"], "is not one task: raise epochs"),
     ("quickstart", ["epochs=1"], "has no end"),
     ("quickstart", ["eval.tasks=1000001"], "eval.tasks = 1000001"),
     ("quickstart", ["prompts_per_step=1000000000"], "trajectories in one step"),

@@ -31,6 +31,9 @@ def load_object(path: str, where: str) -> Any:
     """Import ``module:attribute``; ``where`` names the setting in the error. Whatever the module raises becomes a
     ``ConfigError`` with the line that raised it."""
     module_name, attribute = split_path(path, where)
+    if module_name.endswith(".py") or "/" in module_name:
+        plain = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise ConfigError(f"{where} = {path!r}: a module's name, not its file's: {plain}:{attribute}")
     try:
         with contextlib.nullcontext() if module_name in sys.modules else unchanged(module_name):
             module = importlib.import_module(module_name)

@@ -31,7 +31,8 @@ def check_new(out: Path) -> None:
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{setting} is not a directory; choose another out=...")
         check_contents(out)
-        parent = next(p for p in (out, *out.absolute().parents) if p.exists())
+        place = Path(os.path.abspath(out))
+        parent = next(p for p in (place, *place.parents) if p.exists())
         with tempfile.TemporaryDirectory(prefix=_PROBE, dir=parent):
             pass  # that it can be written is only known when something was
     except (OSError, ValueError) as error:

@@ -57,6 +57,9 @@ def _run(signals: Signals) -> int:
             return _interrupted(signals)
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
+            option = str(getattr(error, "option_name", ""))
+            if option.startswith("--") and not getattr(error, "possibilities", None):
+                err.print(f"Settings have no dashes: {option[2:].replace('-', '_')}=VALUE")
             return int(getattr(error, "exit_code", 2))
         raise
 

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from stretto.components import search
+from stretto.components import search, type_text
 from stretto.config.combinations import contradictions
 from stretto.config.idle import check_idle, without_idle
 from stretto.config.paths import anchor, names_object
@@ -25,6 +25,15 @@ from stretto.config.schema import RunConfig
 from stretto.config.sections import LENGTHS, Component, Law
 from stretto.errors import ConfigError, nearest
 
+_QUOTES = """; texts in a list have quotes, and the whole has some for the shell: 'env.operators=["+", "-"]'"""
+_ELSEWHERE = {
+    "learning_rate": "learner.lr", "batch_size": "prompts_per_step", "num_generations": "group_size",
+    "num_train_epochs": "epochs", "max_completion_length": "sampling.max_new_tokens", "beta1": "learner.betas",
+    "lora_r": "learner.lora.rank", "lora_alpha": "learner.lora.alpha", "output_dir": "out", "dataset": "env.path",
+    "loss": "objective.name", "algorithm": "objective.name", "staleness": "lag_bound", "off_policy": "lag_bound",
+    "model_name_or_path": "model", "save_steps": "save_every", "eval_steps": "eval.every",
+}  # fmt: skip
+"""What other libraries call a key."""
 _COMPONENTS = ("objective", "env", "control", "reward_options")
 
 
@@ -67,7 +76,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key or not all(key.split(".")):
-        raise ConfigError(f"override {text!r}: expected key=value, for instance learner.lr=1e-4")
+        raise ConfigError(f"override {text!r}: expected key=value without blanks, for instance learner.lr=1e-4")
     value = value.strip()
     if value and value[0] not in "\"'" and value not in ("none", "null") and _is_text(key.split(".")):
         return key.split("."), value
@@ -75,7 +84,8 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         parsed = tomllib.loads(f"v = {value}")["v"]
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         if value[:1] in ("[", "{", '"', "'"):
-            raise ConfigError(f"override {text!r}: the value is not valid TOML: {error}") from error
+            hint = _QUOTES if value[0] == "[" else ""
+            raise ConfigError(f"override {text!r}: the value is not valid TOML: {error}{hint}") from error
         parsed = {"none": None, "null": None, "True": True, "False": False}.get(value, value)
     path = key.split(".")
     if value == "none" and len(path) > 1 and path[0] in _COMPONENTS:
@@ -193,10 +203,21 @@ def _explain(error: Any, table: dict[str, Any]) -> str:
         return f"{key} = {error['input']!r}: {key} is a section; give its keys, for instance {key}.{first}=..."
     if error["type"] == "value_error" and isinstance(error["input"], dict):  # of a whole section
         return f"{key}: {str(error['msg']).removeprefix('Value error, ')}"
+    if error["type"].endswith(("_type", "_parsing")) and (expected := _expected(location)):
+        return f"{key} = {error['input']!r}: expected {expected}"
     return f"{key} = {error['input']!r}: {str(error['msg']).removeprefix('Value error, ')}"
 
 
+def _expected(location: list[str]) -> str | None:
+    """What belongs here, as people say it."""
+    section = _section(location[:-1])
+    field = None if section is None else section.model_fields.get(location[-1])
+    return None if field is None else type_text(field.annotation, field.metadata)
+
+
 def _similar(name: str, known: list[str]) -> str:
+    if name in _ELSEWHERE:
+        return f"here it is {_ELSEWHERE[name]!r}"
     for path in _all_keys(RunConfig, ""):
         if path.rsplit(".", 1)[-1] == name and "." in path:
             return f"did you mean {path!r}?"
