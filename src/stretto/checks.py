@@ -32,6 +32,9 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
     try_users_modules(config, mode)
     rules = build_rules(config)
     if mode == "simulate":
+        if config.epochs is not None:
+            raise ConfigError(f"epochs = {config.epochs:g}: simulate reads no data, so it has no end; give max_steps, "
+                              "and epochs=none if a recipe sets it")  # fmt: skip
         return rules
     _check_threads(config, mode)
     check_component(ENVIRONMENTS, config.env, "env", _ENVIRONMENT)

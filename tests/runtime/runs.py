@@ -89,6 +89,7 @@ class Run:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "stretto.cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
         )  # fmt: skip
 
     @property

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
+from stretto.checks import check
 from stretto.cluster.costs import Costs
 from stretto.cluster.env import ModelledEnvironment
 from stretto.control.hooks import build_rules
 from stretto.envs.base import Client, Task
-from stretto.errors import ConfigError, DeadlockError
+from stretto.errors import ConfigError, DeadlineError, DeadlockError
 from stretto.observe.checker import check_events
 from stretto.observe.metrics import read_metrics
 from stretto.runtime.events import Event
@@ -255,6 +256,25 @@ def test_a_short_last_batch_may_be_dropped_and_that_is_said(tmp_path: Path) -> N
 def test_how_long_a_run_is(epochs: float, size: int, drop_last: bool, expected: tuple[int, int]) -> None:
     config = configure("prompts_per_step=4", f"epochs={epochs}", f"drop_last={str(drop_last).lower()}")
     assert run_length(config, size) == expected
+
+
+def test_a_filter_that_drops_everything_is_said_and_named_when_the_learner_gives_up(tmp_path: Path) -> None:
+    said: list[str] = []
+    config = configure(*SMALL, "max_steps=2", "control.filter.name=zero-variance", "cluster.reward_probability=1",
+                       "cluster.env.mean=1", "deadlines.batch_s=60")  # fmt: skip
+    wired = Wired(config, tmp_path, says=said.append)
+    with pytest.raises(DeadlineError, match=r"the last \d\d+ groups were all dropped by control\.filter"):
+        wired.run()
+    events = wired.events
+    faults = [e["what"] for e in of(events, "Fault")]
+    assert faults == [line for line in said if "control.filter" in line]
+    assert [int(line.split()[0]) for line in faults] == [40]
+    assert "dropped by control.filter = 'zero-variance' (all rewards equal)" in faults[0]
+
+
+def test_simulate_has_no_data_to_end() -> None:
+    with pytest.raises(ConfigError, match="epochs = 1: simulate reads no data"):
+        check(configure("epochs=1"), "simulate")
 
 
 def test_a_run_of_no_batch_is_refused() -> None:

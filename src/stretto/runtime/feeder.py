@@ -22,6 +22,8 @@ from stretto.trajectory import Group, Trajectory
 
 _REASONS = 3
 _REASON_CHARACTERS = 300
+_MANY_BATCHES = 10
+"""So many batches' worth of groups, all filtered, are worth a word; and ten times as many, another one."""
 
 
 class Feeder:
@@ -40,6 +42,9 @@ class Feeder:
         self.pump_due = False
         self._failed_in_a_row = 0
         self._reasons: Counter[str] = Counter()
+        self.filtered_in_a_row = 0
+        """Groups that the filter dropped since it last let one through."""
+        self._filtered_said = _MANY_BATCHES * self._c.prompts_per_step
         self._slice = None if parts.slice_size is None else max(1, parts.slice_size // self._c.group_size)
         self._more = False
         self._engines = {engine.name: engine for engine in parts.engines}
@@ -140,7 +145,8 @@ class Feeder:
                 at = trajectory.mask.nonzero()[0][chosen]
                 trajectory.mask = trajectory.mask & False
                 trajectory.mask[at] = True
-        self._failed_in_a_row = 0
+        self._failed_in_a_row = self.filtered_in_a_row = 0
+        self._filtered_said = _MANY_BATCHES * self._c.prompts_per_step
         self._reasons.clear()
         self.pool.add(group)
         self.wake()
@@ -156,7 +162,20 @@ class Feeder:
         else:  # filtered: its members did what they should
             self._failed_in_a_row = 0
             self._reasons.clear()
+            self._filtered(", ".join(why))
         self.wake()
+
+    def _filtered(self, reason: str) -> None:
+        """A filter that drops everything would be silent until ``deadlines.batch_s``."""
+        self.filtered_in_a_row += 1
+        if self.filtered_in_a_row < self._filtered_said:
+            return
+        self._filtered_said *= 10
+        what = (f"{self.filtered_in_a_row} groups in a row were dropped by control.filter = "
+                f"{self._c.control.filter.name!r} ({reason}), so nothing trains: are these tasks all too hard or all "
+                "too easy, or the reward always the same?")  # fmt: skip
+        self._p.says(what)
+        self._p.log.emit("Fault", where="control.filter", what=what)
 
     def reject(self) -> None:
         """End what the pool rule rejects."""

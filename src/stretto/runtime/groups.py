@@ -34,7 +34,8 @@ class Groups:
 
     ``make_client(trajectory, group, engine, pin, replay)`` builds a client; ``ended()`` hears of each trajectory
     that stops running, whatever became of it; ``ready(group)`` takes a finished one;
-    ``failed(group_id, reason, why)`` hears of a group that trains nothing, and why how many of its members failed;
+    ``failed(group_id, reason, why)`` hears of a group that trains nothing, and why how many of its members failed (no
+    reason: the filter dropped it, and why);
     ``fatal(error)`` ends the run; ``promised(task, trajectory)`` hears of one that waits for a late reward.
     """
 
@@ -286,7 +287,7 @@ class Groups:
         dropped = self._rule.drop([float(t.reward) for t in valid if t.reward is not None])
         if dropped is not None:
             self._end_group(group, valid, "filtered", dropped)
-            self._failed(group.id, "", group.reasons)
+            self._failed(group.id, "", Counter({dropped: 1}))
             return
         version = self._version()
         for trajectory in valid:

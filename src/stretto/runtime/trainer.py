@@ -145,9 +145,11 @@ class Trainer:
     def _describe(self) -> str:
         view = self._p.view
         running = sum(g.open for g in self._feeder.groups.running.values())
+        dropped = self._feeder.filtered_in_a_row
         return (
             f"a batch of {view.take} groups at version {view.version}: {len(view.ready)} ready, {len(view.running)} "
             f"running with {running} open trajectories, {held([e.version for e in view.engines.values()])}"
+            + (f", the last {dropped} groups were all dropped by control.filter" if dropped else "")
         )
 
 
