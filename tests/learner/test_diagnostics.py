@@ -44,7 +44,9 @@ def test_effective_sample_size_and_mismatch() -> None:
     even = noted([1, 1, 1], [0.7] * 3, [1.0] * 3)
     assert even["off_policy/ess"] == pytest.approx(1.0)
     assert "mismatch/kl" not in even
-    fresh = noted([0, 5], [0.5, 9.0], [1.0, 1.0])
+    fresh = noted([0, 5, 0], [0.5, 9.0, 0.5], [1.0] * 3)
+    assert fresh["ratio/mean@0"] == pytest.approx(math.exp(0.5), rel=1e-6)
+    assert fresh["ratio/mean"] == pytest.approx((2 * math.exp(0.5) + math.exp(9)) / 3, rel=1e-6)
     assert fresh["mismatch/kl"] == pytest.approx(math.exp(0.5) - 1 - 0.5, rel=1e-6)
 
 

@@ -113,6 +113,20 @@ def test_cut_answers_skipped_updates_and_rejected_tokens_are_warnings() -> None:
     assert sorted(kinds(health)) == ["rejected", "skipped", "truncated"]
 
 
+def test_an_engine_that_samples_from_another_distribution_is_a_warning() -> None:
+    def of(*kl: float) -> list[Finding]:
+        health = Health()
+        for step, value in enumerate(kl):
+            health.on_row(row(step, 0.1 * (step % 7), **{"mismatch/kl": value, "ratio/mean@0": 0.83}))
+        return health.findings()
+
+    (found,) = of(0.3, 0.2, 0.25)
+    assert (found.kind, found.level) == ("mismatch", "warning")
+    assert "the ratio is 0.83 on average for 1, mismatch/kl 0.25 nats" in found.what
+    assert of(0.5, 1e-9, 1e-9) == []  # one odd step
+    assert of(0.01) == of() == []
+
+
 def test_a_healthy_run_has_no_findings_and_its_summary_says_so() -> None:
     assert [w for w in summarize(synthetic(steps=30, seed=1))["warnings"] if w["kind"] != "faults"] == []
     assert Finding("a", "warning", "b", "c").line() == "warning: b. c"

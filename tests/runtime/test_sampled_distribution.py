@@ -68,6 +68,7 @@ def test_fresh_tokens_have_ratio_one(tmp_path: Path, model: Path, settings: tupl
     assert len(steps) == (2 if lag else 1)  # later ones may train no fresh token
     for row in steps:
         assert row["mismatch/kl"] < 1e-9
+        assert abs(row["ratio/mean@0"] - 1) < 1e-5
     fresh = steps if lag else steps[:1]
     for row in fresh:
         assert abs(row["ratio/q05"] - 1) < 1e-4

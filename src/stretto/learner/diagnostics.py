@@ -63,14 +63,14 @@ class Diagnostics:
         if batch.logp_behavior is None:
             return {}
         d = (self._logp[noted].double() - batch.logp_behavior[noted].double()).numpy()
-        out = _quantiles(d, "")
+        out = _spread(d, "")
         r = np.exp(np.clip(d, -40, 40))
         out["off_policy/ess"] = float(r.sum() ** 2 / (d.size * np.square(r).sum()))
         if batch.versions is not None:
             age = (batch.version - batch.versions[noted]).numpy()
             place = np.digitize(age, STALENESS_EDGES) - 1
             for index in np.unique(place):
-                out |= _quantiles(d[place == index], f"@{_bin(int(index))}")
+                out |= _spread(d[place == index], f"@{_bin(int(index))}")
             fresh = d[age == 0]
             if fresh.size:
                 out["mismatch/kl"] = float(np.mean(np.expm1(fresh) - fresh))
@@ -99,8 +99,8 @@ class Diagnostics:
         return out
 
 
-def _quantiles(d: np.ndarray[Any, Any], suffix: str) -> dict[str, float]:
-    out = {}
+def _spread(d: np.ndarray[Any, Any], suffix: str) -> dict[str, float]:
+    out = {f"ratio/mean{suffix}": float(np.exp(np.clip(d, -40, 40)).mean())}
     for q, value in zip(_QUANTILES, np.quantile(d, _QUANTILES), strict=True):
         out[f"log_ratio/q{round(100 * q):02d}{suffix}"] = float(value)
         out[f"ratio/q{round(100 * q):02d}{suffix}"] = float(np.exp(np.clip(value, -40, 40)))

@@ -22,6 +22,9 @@ REJECTED_SHARE = 0.05
 """more rejected tokens than this, of those generated"""
 LEAST = 40
 """rollouts (of failures) that a share is taken of at least"""
+MISMATCH_KL = 1e-2
+"""nats a token between engine and learner at the same version, where rounding alone should be. Not published: our
+choice."""
 WINDOW = 20
 """steps at the start and at the end that are compared"""
 NOT_OF_ROLLOUTS = ("DrawnFailure", "non-finite gradient")
@@ -57,6 +60,7 @@ class Health:
         self._last: deque[float] = deque(maxlen=WINDOW)
         self._flat: deque[bool] = deque(maxlen=WINDOW)
         self._truncated: deque[float] = deque(maxlen=WINDOW)
+        self._mismatch: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # KL and mean ratio of fresh tokens
         self._lowest, self._highest = math.inf, -math.inf
         self._rejected = 0.0
         self._evals: list[tuple[float, int]] = []  # the first one and the last
@@ -93,6 +97,8 @@ class Health:
 
     def on_row(self, row: Row) -> None:
         """Take one row of metrics."""
+        if "mismatch/kl" in row:
+            self._mismatch.append((row["mismatch/kl"], row.get("ratio/mean@0", math.nan)))
         reward = row.get("reward/trained/mean")
         if "eval/accuracy" in row or reward is None or not math.isfinite(reward):
             return
@@ -108,8 +114,8 @@ class Health:
 
     def findings(self) -> list[Finding]:
         """All of them, the gravest first."""
-        checks = (self._failures, self._rewards, self._accuracy, self._updates, self._lengths, self._losses,
-                  self._repairs)  # fmt: skip
+        checks = (self._failures, self._disagreement, self._rewards, self._accuracy, self._updates, self._lengths,
+                  self._losses, self._repairs)  # fmt: skip
         found = [finding for check in checks if (finding := check()) is not None]
         return sorted(found, key=lambda finding: finding.level != "warning")
 
@@ -132,6 +138,18 @@ class Health:
             "failed", "warning",
             f"{failed / n:.0%} of {n:,} rollouts failed or had no valid reward (most often, {times:,} times: {reason})",
             "What failed does not train: the reward shown is that of the others alone.",
+        )  # fmt: skip
+
+    def _disagreement(self) -> Finding | None:
+        kl = _median([kl for kl, _ in self._mismatch])
+        if not kl > MISMATCH_KL:  # NaN too
+            return None
+        return Finding(
+            "mismatch", "warning", f"engine and learner score different distributions: on tokens of the current version"
+            f" the ratio is {_median([mean for _, mean in self._mismatch]):.3g} on average for 1, mismatch/kl {kl:.2g} "
+            "nats",
+            "Every ratio is off by as much. Usual causes: engine.dtype or learner.bf16, learner.lora.dropout, a cache "
+            "kept over an update at a large step (control.in_flight = 'reprefill').",
         )  # fmt: skip
 
     def _rewards(self) -> Finding | None:
@@ -209,6 +227,11 @@ class Health:
 
 def _mean(values: Any) -> float:
     return sum(values) / len(values)
+
+
+def _median(values: list[float]) -> float:
+    """The middle value; of an even number the upper of the two. NaN, which compares with nothing, of none."""
+    return sorted(values)[len(values) // 2] if values else math.nan
 
 
 def _error(a: list[float], b: list[float]) -> float:
