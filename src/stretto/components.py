@@ -202,6 +202,8 @@ def check_options(component: Any, options: Mapping[str, Any], where: str) -> dic
 def _validated(kind: TypeAdapter[Any], value: Any) -> Any:
     """``value`` checked; ``"none"`` is None where it isn't a choice of its own (TOML has no null)."""
     try:
+        if isinstance(value, bool):  # ``value_clip = true`` is no clip of 1
+            return kind.validate_python(value, strict=True)
         return kind.validate_python(value)
     except ValidationError:
         if value != "none":

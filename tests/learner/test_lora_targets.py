@@ -87,6 +87,12 @@ def test_a_target_that_is_nowhere_is_an_error_that_lists_what_there_is(tmp_path:
         learner(saved(tmp_path, "llama"), ["q_proj", "nix"])
 
 
+def test_a_module_whose_adapter_cannot_run_is_an_error_that_says_so(tmp_path: Path) -> None:
+    opt = {"ffn_dim": 48, "word_embed_proj_dim": 32}
+    with pytest.raises(ConfigError, match=r"lora\.targets: in OPTForCausalLM not all .*\['all-linear'\]"):
+        learner(saved(tmp_path, "opt", **opt), ["fc1", "embed_positions"])
+
+
 def test_an_adapter_that_is_scored_otherwise_than_published_is_found(tmp_path: Path) -> None:
     one = learner(saved(tmp_path, "llama", tie_word_embeddings=True), ["embed_tokens"])
     scorer, before = one.scorer, {n: p.detach().clone() for n, p in one.scorer.policy_parameters().items()}

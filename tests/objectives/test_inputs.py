@@ -176,7 +176,17 @@ def test_a_row_without_a_reward_trains_nothing(name: str, baseline: str | None) 
     assert bool((ready[row] == 0).all())
 
 
+def test_a_row_that_comes_back_without_its_first_reward_trains_no_critic() -> None:
+    batch, logp = complete_batch()
+    batch = batch.replace(rewards=torch.full_like(batch.rewards, math.nan), trained_at=torch.zeros(batch.rows).long())
+    values = torch.zeros_like(logp).requires_grad_()
+    loss = evaluate(make("rac"), batch, logp, values)
+    assert bool(loss.policy.isfinite())
+    assert float(loss.critic) == 0
+
+
 REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("ppo", {"value_clip": True}), ("ppo", {"gamma": False}), ("brace", {"k": True}), ("ppo", {"std": 1.5}),
     ("rac", {"alpha": -1}), ("rac", {"alpha": math.inf}), ("rac", {"alpha": math.nan}), ("rac", {"lifetime": -1}),
     ("rac", {"tau_age": 0}), ("rac", {"is_clip": -0.1}), ("rac", {"max_corr": -5.0}), ("rac", {"tau_age": math.nan}),
     ("grpo", {"clip_low": -0.1}), ("grpo", {"clip_low": 1.5}), ("grpo", {"clip_high": -0.1}), ("grpo", {"e": 1.5}),

@@ -116,6 +116,7 @@ def test_what_needs_the_policy_at_the_start_says_so() -> None:
         ((0.1 * 3, 0.3, 0.6 - 0.3), True),
         ((1e6, 1e6 * (1 + 1e-9)), True),
         ((0.0, -0.0), True),
+        ((0.0, 0.3 - (0.1 + 0.2), 0.0), True),
         ((-0.3, -(0.1 + 0.2)), True),
         ((0.0, 1e-9), False),
         ((1e-9, 2e-9), False),

@@ -84,6 +84,7 @@ def test_a_time_limit_is_no_part_of_the_table_and_the_environment_is_not_touched
         (lambda: gymnasium.make("Taxi-v4", fickle_passenger=True), "fickle_passenger is no part"),
         (lambda: gymnasium.make("Taxi-v4", fickle_passenger=True, is_rainy=True), "fickle_passenger"),
         (lambda: gymnasium.make("CartPole-v1"), "publishes no table"),
+        (lambda: None, "not a Gymnasium environment"),
         (lambda: gymnasium.wrappers.FlattenObservation(gymnasium.make("FrozenLake-v1")), "observations Box"),
         (lambda: TransformObservation(Walk(), lambda o: (o, 0), spaces.MultiDiscrete([3, 1])), "observations Mult"),
     ],

@@ -136,6 +136,7 @@ def check_adapters(model: Any, logits: Callable[[Tensor], Tensor]) -> None:
     base = model.get_base_model()
     ids = torch.arange(8) * 7919 % model.get_input_embeddings().weight.shape[0]
     generator = torch.Generator().manual_seed(0)
+    targets = f"learner.lora.targets: in {type(base).__name__} not all of these modules act as a matrix"
     try:
         for p in own:
             p.copy_(0.1 * torch.randn(p.shape, generator=generator))
@@ -144,13 +145,15 @@ def check_adapters(model: Any, logits: Callable[[Tensor], Tensor]) -> None:
         ours = logits(ids)
         with model.disable_adapter():
             theirs = torch.func.functional_call(base, held, (ids[None],), {"use_cache": False}).logits[0]
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:  # such as of learnt positions, by PEFT
+        raise ConfigError(f"{targets} that can have an adapter ({error}). Take ['all-linear']") from error
     finally:
         for p, value in own.items():
             p.copy_(value)
     if not torch.allclose(ours, theirs.to(ours.dtype), rtol=1e-3, atol=1e-3 * float(theirs.abs().max())):
         raise ConfigError(
-            f"learner.lora.targets: in {type(base).__name__} not all of these modules act as a matrix that an update "
-            "can be merged into. Leave out what isn't an ordinary linear layer, or take ['all-linear']"
+            f"{targets} that an update can be merged into. Leave out what isn't an ordinary linear layer, or take "
+            "['all-linear']"
         )
 
 

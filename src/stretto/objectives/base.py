@@ -214,5 +214,7 @@ class Objective:
             critic = torch.zeros((), dtype=logp.dtype, device=logp.device)
             return Loss(policy, policy, critic, metrics)
         targets = self.targets(batch, logp.detach()) if batch.targets is None else batch.targets
+        if bool((absent := absent_rows(batch)).any()):  # a row may train its policy alone
+            batch = batch.replace(mask=batch.mask & ~absent[:, None], totals=batch.step_totals())
         critic = critic_loss(batch, values, targets, self.value_clip)
         return Loss(policy + critic, policy, critic, metrics)

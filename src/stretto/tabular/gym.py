@@ -70,6 +70,8 @@ def read_mdp(env: Any, gamma: float, start: Any = None, check: int = 10_000) -> 
     ``ConfigError`` if there is no such table over Discrete spaces, or if it isn't what the environment plays.
     """
     discount("read_mdp", gamma)
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(f"read_mdp: env is {type(env).__name__}, not a Gymnasium environment (one, not a vector)")
     base = env.unwrapped
     where = f"read_mdp: env {type(base).__name__}"
     table = getattr(base, "P", None)
