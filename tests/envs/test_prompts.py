@@ -143,6 +143,15 @@ def test_control_tokens_in_rows_are_said_or_split(tmp_path: Path, chatty: LightT
     assert data(tmp_path, chatty, bad).task(0).prompt.tolist().count(end) == 2
 
 
+def test_control_tokens_stay_text_where_the_tokenizers_files_ask_for_it(tmp_path: Path) -> None:
+    light = light_tokenizer(foreign.byte_level(tmp_path / "t", split_special_tokens=True))
+    end = light.backend.token_to_id("</s>")
+    for given, count in ((None, 0), (True, 0), (False, 1)):
+        env = data(tmp_path, light, "7</s>", split_special_tokens=given)
+        assert env.task(0).prompt.tolist().count(end) == count
+        assert light.decode(env.task(0).prompt, special=True) == "<s>7</s>"
+
+
 @dataclass(frozen=True)
 class Read:
     """Keeps what a reward is given."""

@@ -119,3 +119,17 @@ def test_messages_that_spell_out_control_tokens_keep_them_text_if_split(light: L
     assert light.chat(messages).tolist().count(real[0]) == 3, "the copy for split ones leaves the tokenizer alone"
     with pytest.raises(DataError, match="private-use character"):
         light.chat([{"role": "user", "content": "\U00100000"}], split_special_tokens=True)
+
+
+@pytest.mark.parametrize("content", ["", " ", "\n"])
+def test_an_empty_beginning_leaves_the_opening_whole_where_the_template_trims(
+    light: LightTokenizer, content: str
+) -> None:
+    trimming = foreign.CHATML.replace("m.content", "m.content | trim")
+    messages = [USER, {"role": "assistant", "content": content}]
+    for split in (False, True):
+        text = shown(light, messages, chat_template=trimming, split_special_tokens=split)
+        assert text.endswith("<|im_start|>assistant\n")
+    assert messages[-1]["content"] == content
+    said = [USER, {"role": "assistant", "content": "x"}]
+    assert shown(light, said, chat_template=trimming).endswith("assistant\nx")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 import foreign
@@ -206,3 +206,21 @@ def test_control_tokens_spelt_out_become_real_unless_split(tmp_path: Path, make:
     ]  # fmt: skip
     with pytest.raises(DataError, match="U\\+FDD0"):
         light.encode("\ufdd0</s>\ufdd1", split_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "cut", "text"),
+    [("Lowercase", "isolated", "AB"), (None, "isolated", "aZ"), (None, "removed", "a b"), (None, "isolated", "a</s>")],
+)
+def test_characters_of_a_foreign_tokenizer_are_read_as_its_file_says(
+    tmp_path: Path, normalizer: str | None, cut: str, text: str
+) -> None:
+    vocabulary = {token: i for i, token in enumerate(["<unk>", "<s>", "</s>", *"abz "])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.normalizer = normalizers.Lowercase() if normalizer else None
+    backend.pre_tokenizer = pre_tokenizers.Split(" " if cut == "removed" else Regex(r"[\s\S]"), cut)
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
+    foreign._save(tmp_path, backend, {"unk_token": "<unk>"})
+    light, full = light_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert light.encode(text).tolist() == full(text)["input_ids"]

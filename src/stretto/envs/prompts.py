@@ -24,8 +24,8 @@ class PromptOptions:
 
     ``add_special_tokens``: text without a template gets what the tokenizer adds at the ``start`` (BOS; default: an end
     token before the answer would end it), ``all`` that it adds (as ``tokenizer(text)``), or ``none``.
-    ``split_special_tokens``: control tokens that data spell out stay text; by default they become those tokens, as in
-    Transformers. ``skip_special_tokens``: rewards don't see special tokens (``<think>``) that the policy wrote; by
+    ``split_special_tokens``: control tokens that data spell out stay text (true) or become those tokens (false); None:
+    as the tokenizer's files say, and false where they say nothing, as in Transformers. ``skip_special_tokens``: rewards don't see special tokens (``<think>``) that the policy wrote; by
     default they see all that it wrote, as the samples show it. ``include_stop``: and the token that ended it.
     """
 
@@ -37,13 +37,15 @@ class PromptOptions:
     continue_final_message: bool = True
     add_generation_prompt: bool = True
     add_special_tokens: SpecialTokens = "start"
-    split_special_tokens: bool = False
+    split_special_tokens: bool | None = None
     skip_special_tokens: bool = False
     include_stop: bool = False
 
     def choose(self, tokenizer: LightTokenizer) -> None:
         """Settle how ``tokenizer`` renders prompts. ``ConfigError`` for an option that would change nothing."""
         self._tokenizer = tokenizer
+        given = self.split_special_tokens
+        self._splits = tokenizer.split_special_tokens if given is None else given
         has_one = tokenizer.chat_template is not None or self.chat_template is not None
         self.uses_chat = has_one if self.chat is None else self.chat
         if not self.uses_chat:
@@ -68,8 +70,8 @@ class PromptOptions:
                 f"env.add_special_tokens = {self.add_special_tokens!r}: a chat template writes its own special tokens; "
                 "leave it out, or set env.chat = false"
             )
-        given = self.chat_template
-        self._template = None if given is None else read_template(given, tokenizer)
+        template = self.chat_template
+        self._template = None if template is None else read_template(template, tokenizer)
         check_variables(self.template, self.chat_template_kwargs, bool(self.tools))
 
     @property
@@ -86,12 +88,12 @@ class PromptOptions:
                     "Jinja file"
                 )
             return self._tokenizer.encode_prompt(
-                prompt, self.add_special_tokens, split_special_tokens=self.split_special_tokens
+                prompt, self.add_special_tokens, split_special_tokens=self._splits
             )
         return self._tokenizer.chat(
             self.messages(prompt), tools=self.tools, chat_template=self._template,
             continue_final_message=self.continue_final_message, add_generation_prompt=self.add_generation_prompt,
-            split_special_tokens=self.split_special_tokens, **self.chat_template_kwargs,
+            split_special_tokens=self._splits, **self.chat_template_kwargs,
         )  # fmt: skip
 
     def messages(self, prompt: str | Sequence[Message]) -> list[Message]:
@@ -103,7 +105,7 @@ class PromptOptions:
 
     def spelt_controls(self, prompt: str | Sequence[Message]) -> list[str]:
         """Control tokens that messages spell out, where these become real."""
-        if not self.uses_chat or self.split_special_tokens:
+        if not self.uses_chat or self._splits:
             return []
         texts = [str(message.get("content", "")) for message in self.messages(prompt)]
         return [control for control in self._controls if any(control in text for text in texts)]

@@ -29,6 +29,11 @@ def character_table(backend: Tokenizer, special: frozenset[int]) -> list[str] | 
     if not isinstance(backend.model, models.WordLevel) or not isinstance(backend.decoder, decoders.Fuse):
         return None
     vocabulary = backend.get_vocab()
+    if backend.normalizer is not None or getattr(backend.model, "unk_token", None) in vocabulary:
+        return None
+    pre = json.loads(backend.to_str())["pre_tokenizer"] or {}
+    if (pre.get("type"), pre.get("behavior"), pre.get("invert")) != ("Split", "Isolated", False):
+        return None
     table = [""] * (max(vocabulary.values(), default=-1) + 1)
     for token, i in vocabulary.items():
         if i not in special:

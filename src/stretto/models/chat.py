@@ -49,17 +49,21 @@ def encode_chat(
     given: Any = [[dict(m) for m in messages], [dict(t) for t in tools] or None, variables]
     if controls is not None:
         given = _hidden(given, controls)
+    blank = goes_on and isinstance(said := given[0][-1].get("content"), str) and not said.strip()
+    if blank:  # where a template trims, Transformers would trim the opening of the answer with it
+        given[0][-1]["content"] = f"{said}x"
     try:
         text = tokenizer.full.apply_chat_template(
             given[0], tools=given[1], chat_template=chat_template, tokenize=False, continue_final_message=goes_on,
             add_generation_prompt=add_generation_prompt and not goes_on, **given[2],
         )  # fmt: skip
     except Exception as error:  # a template is a program: it raises anything
-        said = str(error).split("Final message to continue:")[0].strip() or "nothing"
+        reason = str(error).split("Final message to continue:")[0].strip() or "nothing"
         raise DataError(
             f"the chat template can't render the messages ({', '.join(str(m.get('role')) for m in messages)}): "
-            f"{type(error).__name__}: {said[:400]}"
+            f"{type(error).__name__}: {reason[:400]}"
         ) from error
+    text = text.removesuffix("x") if blank else text
     if controls is None:
         return tokenizer.encode_rendered(text)
     return tokenizer.encode_rendered(_shown(text, controls), frozenset(controls))

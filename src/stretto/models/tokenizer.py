@@ -67,7 +67,8 @@ class LightTokenizer:
     padding, dropout of merges).
 
     ``eos_ids``: every id that ends a completion; ``special_ids``: ids that ``decode`` leaves out; ``full``: the
-    Transformers tokenizer that ``backend`` is of, where it is loaded; ``size``: ids that the model has rows for, from
+    Transformers tokenizer that ``backend`` is of, where it is loaded; ``split_special_tokens``: whether its files ask
+    for that by default; ``size``: ids that the model has rows for, from
     ``check_vocabulary`` on (None: unknown).
     """
 
@@ -94,6 +95,7 @@ class LightTokenizer:
         self._table = character_table(backend, self.special_ids)
         self._ids = None if self._table is None else {c: i for i, c in enumerate(self._table) if c}
         self._full = full
+        self.split_special_tokens = bool(getattr(full, "split_special_tokens", False))
         self._around = added_around(backend)
         self._deaf: dict[frozenset[str], Tokenizer] = {}
 
