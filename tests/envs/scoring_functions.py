@@ -47,6 +47,18 @@ def fail_oddly() -> None:
     raise Odd(1, 2)
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def fail_with(error: str) -> None:
+    """Raise what has no text, no characters, or another meaning in a coroutine."""
+    if error == "mute":
+        raise Mute
+    raise {"stop": StopIteration(3), "astop": StopAsyncIteration(), "half": ValueError("\ud800")}[error]
+
+
 def unpicklable() -> Any:
     return lambda: 0
 

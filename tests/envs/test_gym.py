@@ -59,6 +59,11 @@ def test_answers_are_extracted_and_scored(chars: LightTokenizer, extract: str, c
         ("1/2", "it is 2/4", "2/4"),
         ("5", "no number", ""),
         ("45a", " 45a ", "45a"),
+        ("1e05", "it is **1e05**.", "1e05"),
+        ("1e05", "it is 1e5", "1e5"),
+        ("5", "it is -5", "-5"),
+        ("5", "it is 2.5", "2.5"),
+        ("1/2", "3/1/2 no 1/2", "1/2"),
     ],
 )
 def test_a_number_is_handed_on_as_it_is_written(chars: LightTokenizer, right: str, text: str, handed_on: str) -> None:

@@ -47,6 +47,11 @@ VERIFY = MathVerify()
         ("12345", ["$12 345$"], ["357"]),
         (["5", "7"], ["5", "7"], ["6"]),
         ("∞", [r"$\infty$"], ["0"]),
+        ("3 x 10^8", [r"$3\times10^8$", "300000000"], ["3"]),
+        ("12 km/h", ["12", "12 km/h", r"$12\text{ km/h}$"], ["13 km/h"]),
+        ("25 cm^2", ["25", "25 cm²", "25 cm^2"], ["5"]),
+        ("10110_2", ["$10110_2$", "$10110_{2}$"], ["$10110_3$", "10111_2"]),
+        (r"\varnothing", [r"$\emptyset$"], ["0"]),
     ],
 )  # fmt: skip
 def test_right_answers_count_and_wrong_ones_do_not(answer: Any, right: list[str], wrong: list[str]) -> None:

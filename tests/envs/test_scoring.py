@@ -54,6 +54,10 @@ def test_calls_return_values_and_raise_what_was_raised() -> None:
                 await pool.call(f.fail)
             with pytest.raises(RuntimeError, match="Odd"):  # this exception can't be rebuilt from its pickle
                 await pool.call(f.fail_oddly)
+            for odd, said in (("mute", "Mute: .its text can't be shown"), ("stop", "StopIteration: 3"),
+                              ("astop", "StopAsyncIteration"), ("half", r"ValueError: \\ud800")):  # fmt: skip
+                with pytest.raises(RuntimeError, match=said):
+                    await pool.call(f.fail_with, odd)
             assert len({await pool.call(f.pid) for _ in range(3)}) == 1  # an exception costs no process
             with pytest.raises(RuntimeError):
                 await pool.call(f.unpicklable)

@@ -43,6 +43,10 @@ from stretto.models.tokenizer import LightTokenizer
         ("numeric", {}, "none", "46", 0.0),
         ("numeric", {"tolerance": 0.1}, "3.1", "3.14", 1.0),
         ("numeric", {}, "-2e-3", "-0.002", 1.0),
+        ("exact", {}, "0.0000001", 1e-7, 1.0),
+        ("exact", {}, "1e-07", 1e-7, 1.0),
+        ("exact", {}, "0", -0.0, 1.0),
+        ("exact", {}, "0.1", 1e-7, 0.0),
         ("regex", {"pattern": r"answer: (\w+)"}, "answer: a answer: b", "b", 1.0),
         ("regex", {"pattern": r"answer: (\w+)"}, "b", "b", 0.0),
         ("regex", {}, "it is 40 or 46", r"\b4[56]\b", 1.0),
@@ -61,7 +65,7 @@ def test_verifier(kind: str, options: dict[str, Any], text: str, answer: Any, re
 
 @pytest.mark.parametrize(
     ("kind", "answer"),
-    [("exact", None), ("exact", {"a": 1}), ("exact", []), ("exact", ""), ("regex", "("), ("regex", ["a", "["]),
+    [("exact", None), ("exact", {"a": 1}), ("exact", []), ("exact", ""), ("exact", float("nan")), ("regex", "("), ("regex", ["a", "["]),
      ("regex", None), ("numeric", []), ("math-verify", [])],
 )  # fmt: skip
 def test_an_expected_answer_that_cannot_be_compared_is_absent(kind: str, answer: Any) -> None:

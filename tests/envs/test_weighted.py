@@ -113,3 +113,12 @@ def test_a_list_survives_its_file_and_its_imports_are_loaded_once(tmp_path: Path
 def test_a_wrong_list_is_one_clear_error(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_environment(validate({**settings, "env": {"name": "arithmetic"}}))
+
+
+def test_weights_that_make_no_reward_are_refused_or_absent(chars: LightTokenizer) -> None:
+    with pytest.raises(ValueError, match="every weight is 0"):
+        RunConfig.model_validate({"reward": [{"name": "exact", "weight": 0}]})
+    huge = [{"name": "exact", "weight": 1e308}, {"name": "numeric", "weight": 1e308}]
+    trajectory = play(chars, "{a}", huge)
+    assert trajectory.reward is None
+    assert "weighted sum is inf" in trajectory.info["reward_absent"]

@@ -45,6 +45,8 @@ def reward_functions(value: Any) -> Any:
     shown = [function.shown for function in functions]
     if twice := sorted({label for label in shown if shown.count(label) > 1}):
         raise ValueError(f"{twice[0]!r} comes twice: give each one a `label` of its own")
+    if not any(function.weight for function in functions):
+        raise ValueError("every weight is 0: the reward would be 0 whatever the policy writes")
     return functions
 
 

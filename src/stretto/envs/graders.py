@@ -6,14 +6,16 @@ An expected answer may be a list: of several accepted ones. One that can't be wh
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
-from stretto.envs.mathematics import gold_latex, readable, same_text, unreadable
+from stretto.envs.mathematics import gold_latex, other_base, readable, same_text, unreadable
 from stretto.envs.numbers import Number, Thousands, Which, expected_number, find
 from stretto.envs.verifiers import VERIFIERS, Score
 from stretto.errors import ConfigError
@@ -27,14 +29,20 @@ def accepted(answer: Any) -> Sequence[Any]:
 
 
 def spellings(answer: Any) -> list[str]:
-    """How a text may spell an accepted answer: ``7.0`` of JSON also as 7, ``true`` also as True. Empty: not at all."""
+    """How a text may spell an accepted answer: ``7.0`` of JSON also as 7, ``1e-07`` as 0.0000001, ``true`` as True.
+    Empty: not at all."""
     if isinstance(answer, str):
         return [answer]
     if isinstance(answer, bool):
         return [str(answer), str(answer).lower()]
-    if isinstance(answer, float) and answer.is_integer():
-        return [str(answer), str(int(answer))]
-    return [str(answer)] if isinstance(answer, (int, float)) else []
+    if isinstance(answer, float):
+        if not math.isfinite(answer):
+            return []
+        written = [str(answer), format(Decimal(str(answer)), "f")]
+        if answer.is_integer():
+            written += [f"{int(answer)}.0", str(int(answer))]
+        return list(dict.fromkeys(written))
+    return [str(answer)] if isinstance(answer, int) else []
 
 
 def spelt(answer: Any) -> str:
@@ -219,6 +227,11 @@ class MathVerify:
 
         if importlib.util.find_spec("math_verify") is None:
             raise ConfigError("reward = 'math-verify': the package is missing; pip install math-verify")
+        if self.float_rounding < 0 or self.numeric_precision < 1:
+            raise ConfigError(
+                f"reward_options.float_rounding = {self.float_rounding} must be at least 0, "
+                f"reward_options.numeric_precision = {self.numeric_precision} at least 1"
+            )
 
     def check(self, answer: Any) -> str:
         """Why ``answer`` can't be an expected one (empty: it can, or only its scoring process can tell)."""
@@ -236,7 +249,7 @@ class MathVerify:
             if isinstance(expected, str) and same_text(text, expected):
                 return Score(1.0)
             given = self._parse(readable(text)) if given is None else given
-            if self._equal(gold, given):
+            if not other_base(text, expected) and self._equal(gold, given):
                 return Score(1.0)
         return Score(0.0)
 

@@ -6,6 +6,7 @@ held out: training rejects them, evaluation draws nothing else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -100,6 +101,8 @@ class ReasoningGym(PromptOptions, SingleTurn):
         """What of a completion counts as its answer (``extract``), handed on as it is written, never through a float.
         A number in plain digits that equals the ``right`` one is handed on as that writes it (0.50 for 0.5)."""
         if self.extract == "number" and right is not None and (expected := only_number(right)):
+            if re.search(rf"(?<![\w.,/^-]){re.escape(right)}(?![\w/^]|[.,]\d)[^\w]*\Z", text):
+                return right  # letter by letter, last: digits of another base may look like an exponent
             found = find(text)
             if found is None:
                 return ""

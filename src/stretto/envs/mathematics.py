@@ -24,13 +24,14 @@ _LETTERS = "alpha|beta|gamma|theta|lambda|sigma|omega|pi|infty"
 _NAMES = re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS}|{_LETTERS})(?![A-Za-z])")
 _SIGNS = {
     "π": r"\pi ", "∞": r"\infty ", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "≤": r"\le ", "≥": r"\ge ",
-    "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "±": r"\pm ", "∈": r"\in ", "θ": r"\theta ",
+    "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", r"\varnothing": r"\emptyset ", "±": r"\pm ", "∈": r"\in ", "θ": r"\theta ",
     "α": r"\alpha ", "β": r"\beta ", "°": r"^\circ ", "**": "^", "*": r"\cdot ", "<=": r"\le ", ">=": r"\ge ",
 }  # fmt: skip
 _GROUP = r"(?:\\,|\\!|\\ |[ ~\u00a0]|\{,\})"
 _TIDY: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(rf"(?<![\d.])(\d{{1,3}})((?:{_GROUP}\d{{3}})+)(?![\d/])"), lambda m: m[1] + re.sub(r"\D", "", m[2])),
     (re.compile(r"(?<![A-Za-z\d.])(\d+\.?\d*|\.\d+)[eE]([-+]?\d+)(?![\dA-Za-z.])"), r"\1 \\times 10^{\2}"),
+    (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r" \\times "),
     (re.compile(r"(?<![\d.])(\d+)\s+(\d+)/(\d+)(?![\d/])"), lambda m: _mixed(*map(int, m.groups())) or m[0]),
     (re.compile(r"√\s*(\d+|[a-z]|\([^()]*\))"), r"\\sqrt{\1}"),
     (re.compile(r"(?<!\\)sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
@@ -45,6 +46,13 @@ _SPACING = re.compile(r"\\(?:left|right|displaystyle|quad|,|;|!|:| )|[\s~$]|\\[(
 _ANSWER = re.compile(r"(?P<said>(?:answer|result|solution|value)\s*(?:is|=|:)\s*:?|####)|=|:", re.IGNORECASE)
 _QUANTITY = re.compile(r"[-+−$€£¥]{0,2}\s?[\d.,]*\d[\d.,]*(?:\s?/\s?\d+)?(?:\s+[A-Za-z]{2,}){0,4}\Z")
 """A number, maybe with a unit or what is counted."""
+_LENGTH, _TIME = "mm|cm|dm|km|ft|in|yd|mi", "s|sec|h|hr|min|day"
+_UNIT = re.compile(
+    rf"([-+−]?\d[\d.,]*)\s*(?:(?:{_LENGTH})\s?(?:\^\{{?[23]\}}?|[²³])"
+    rf"|(?<=\s)(?:{_LENGTH}|m|g|kg|mg|L|mL|J|kJ|cal|kcal|rad|rev)/(?:{_TIME}|L|mL|kg|g|mol|m|cm)(?:\^\{{?[23]\}}?|[²³])?)\Z"
+)
+"""A number with a squared or cubed length, or with a rate: else products and quotients of variables."""
+_BASE = re.compile(r"[0-9A-F]_\{?(\d+)\}?(?!.*[0-9A-F]_\{?\d)", re.DOTALL)
 _MISREAD = re.compile(
     r"\d(?:\s|\\[,;:! ]|\\q?quad|~)+[\d.]*\d|\d\.\d+\.\d|\d{4}-\d\d?-\d\d?|\d\d?/\d\d?/\d{2}|\d\s*\[|\d\s*[ap]\.?m\b",
     re.IGNORECASE,
@@ -121,7 +129,15 @@ def _mixed(whole: int, top: int, bottom: int) -> str:
     return rf"\frac{{{whole * bottom + top}}}{{{bottom}}}" if top < bottom else ""
 
 
+def other_base(text: str, answer: Any) -> bool:
+    """Whether ``text`` and ``answer`` name different bases (``10_2``, ``10_8``): the parser drops the subscript."""
+    found, expected = _BASE.search(text), _BASE.search(str(answer))
+    return found is not None and expected is not None and found[1] != expected[1]
+
+
 def _formula(latex: str) -> str:
+    if unit := _UNIT.match(latex.strip()):
+        return tidy(unit[1])
     if _QUANTITY.match(latex.strip()) and isinstance(number := expected_number(latex), Number):
         return tidy(number.written)
     return tidy(latex)

@@ -30,18 +30,27 @@ Thousands = Literal["usual", "space", "none"]
 _MAX_DIGITS = 4000
 _MAX_EXPONENT = 4000
 _SPACE = "\u00a0"
-_DASHES = dict.fromkeys("\u2212\ufe63\uff0d\u2010\u2011\u2013", "-")
+_DASHES = dict.fromkeys("\u2212\ufe63\uff0d\u2010\u2011\u2012\u2013\u2796", "-")
 _OTHER = {"．": ".", "٫": ".", "，": ",", "٬": ",", "％": "%", "＋": "+", "／": "/", "∕": "/", "⁄": "/", "’": "'"}
 _SPACES = dict.fromkeys("\u2007\u2008\u2009\u200a\u202f", _SPACE)
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_LONG_DASH = re.compile(r"(?<![\u2014\u2015\w)\]}%])[\u2014\u2015](?=[$€£¥]?\.?\d)")
+"""A sign where nothing but a number follows; twice, or after a word, it is punctuation."""
+_SPOKEN = re.compile(
+    r"((?:\A|[:=,;(*$>]|\b(?:is|be|are|was|equals|gives))\s*)minus\s+(?=[$€£¥]?\.?\d)"
+    r"|((?<![\w-]))negative\s+(?=[$€£¥]?\.?\d)",
+    re.IGNORECASE,
+)
+"""``minus 5`` where nothing stands before it to be subtracted from."""
 _LATEX = (
-    (re.compile(r"\\[dtc]?frac\s*\{?([-+]?\d+)\}?\s*\{?(\d+)\}?"), r" \1/\2"),
+    (re.compile(r"\\[dtc]?frac\s*\{?([-+]?\d+)\}?\s*\{?([-+]?\d+)\}?"), r" \1/\2"),
     (re.compile(r"\^\s*\{?\\circ\}?"), ""),
     (re.compile(r"\{,\}"), ","), (re.compile(r"\\,|\\[ ]|~"), _SPACE), (re.compile(r"\\!"), ""),
     (re.compile(r"\\([%$#&])"), r"\1"), (re.compile(r"\\times|\\cdot"), "×"), (re.compile(r"\\sqrt"), "√"),
     (re.compile(r"\\(?:text|mathrm|mathbf|textbf|operatorname)\s*\{"), "{"), (re.compile(r"\\(?:left|right|quad)"), ""),
 )  # fmt: skip
 _TWO_DIGIT_FRACTION = re.compile(r"(\\[dtc]?frac\s*)(\d)(\d)(?!\d)")
+_BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+[^\s{]+)")
 _FORMULA = re.compile(r"[√π∞^*×+!|<>]|\\[A-Za-z]|#[xyz(]|[A-Za-z)]\s*-\s*#")
 """With # for the number: what makes a text more than a number and its unit."""
 _SQUARE_UNIT = re.compile(r"#\s?[A-Za-z]{1,4}\s?\^\s?\{?\d\}?")
@@ -71,11 +80,14 @@ def canonical(text: str) -> str:
         text = re.sub(r"([-+$]) (?=\d+/)", r"\1", text)
     if not text.isascii():
         text = plain_signs(text)
+    if "inus" in text or "egative" in text:
+        text = _SPOKEN.sub(lambda m: (m[1] or "") + "-", text)
     return _LOOSE_SIGN.sub(lambda m: (m[1] or "") + (m[2] or m[4]), text)
 
 
 def plain_signs(text: str) -> str:
     """Unicode's dashes, digits, superscripts, fractions as ASCII, thin spaces as no-break ones."""
+    text = _LONG_DASH.sub("-", re.sub(r"(?<![\w)\]}])⁻(?=\d)", "-", text))
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
     text = "".join(map(_plain, text))
     return re.sub(r"(?<!\d) (\d+/\d+)\x00", r"\1", text).replace("\x00", "")
@@ -115,7 +127,7 @@ def _pattern(decimal: str, thousands: Thousands) -> re.Pattern[str]:
         (?P<number>{whole}(?:{point}\d*)?|(?<![A-Za-z]){point}\d+)
         (?:[eE](?P<e>[-+]?\d+)(?![0-9A-Za-z])|\s*[×x*·]\s*10\s*(?:\^|\*\*)\s*[\{{(]?\s*(?P<power>[-+]?\d+)[\}})]?)?
         (?:[ \u00a0]{{1,2}}(?P<top>\d+)/(?P<bottom>\d+)(?![\d/])
-            |\s?/\s?(?P<under>\d+(?:{point}\d+)?)(?![\d/]))?
+            |\s?/\s?(?P<under>[-+]?\d+(?:{point}\d+)?)(?![\d/]))?
         (?P<percent>\s?%|\s(?:percent|per\ cent|pct)\b)?""",
         re.VERBOSE,
     )
@@ -177,15 +189,16 @@ def _number(match: re.Match[str], written: str, decimal: str) -> Number | None:
 
 
 def boxed(text: str) -> str | None:
-    """What stands in the last ``\\boxed{...}`` of ``text``; None if there is none."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    depth = 0
-    for at in range(start + 6, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        if not depth:
-            return text[start + 7 : at]
+    """What stands in the last ``\\boxed{...}`` or ``\\fbox{...}`` of ``text``, or after a last ``\\boxed`` without
+    braces; None if there is none."""
+    for match in reversed(list(_BOX.finditer(text))):
+        if not match[0].endswith("{"):
+            return match[0].split()[-1].rstrip("$.")
+        depth = 0
+        for at in range(match.end() - 1, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            if not depth:
+                return text[match.end() : at]
     return None
 
 

@@ -28,13 +28,23 @@ def first_message(imports: Sequence[str]) -> bytes:
     return pickle.dumps(([entry for entry in sys.path if entry], list(imports)))
 
 
+def _text(value: Any) -> str:
+    try:
+        return str(value).encode(errors="backslashreplace").decode()  # half a surrogate pair can't be logged
+    except Exception as error:  # a user's exception may have a broken __str__
+        return f"(its text can't be shown: {type(error).__name__})"
+
+
 def _send(connection: socket.socket, ok: bool, value: Any) -> None:
     try:
         payload = pickle.dumps((ok, value))
         if not ok:
-            pickle.loads(payload)  # an exception that can't be rebuilt must not reach the parent
+            # What can't be rebuilt, has no text, or means something else in a coroutine must not reach the parent.
+            str(pickle.loads(payload)[1]).encode()
+            if isinstance(value, (StopIteration, StopAsyncIteration)):
+                raise TypeError
     except Exception:
-        odd = RuntimeError(f"{type(value).__name__}: {value!s:.2000}")
+        odd = RuntimeError(f"{type(value).__name__}: {_text(value):.2000}")
         if isinstance(value, BaseException):
             odd.__dict__.update({k: v for k, v in vars(value).items() if k in ("trace_text", "raised_at")})
         payload = pickle.dumps((False, odd))
@@ -73,7 +83,7 @@ def serve(connection: socket.socket) -> None:
             keep_trace(error)
             value, ok = error, False
         except BaseException as error:  # sys.exit and its like: no reason to lose the process, or the parent
-            value, ok = RuntimeError(f"{type(error).__name__}: {error}"), False
+            value, ok = RuntimeError(f"{type(error).__name__}: {_text(error)}"), False
             value.__cause__ = error
             keep_trace(value)
         finally:

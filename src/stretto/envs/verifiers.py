@@ -164,4 +164,4 @@ async def score(verifier: Verifier, client: LateClient, text: str, answer: Any, 
         raise
     except Exception as error:
         where = origin(error)
-        raise DataError(f"{name} raised {type(error).__name__}{where and f' at {where}'}: {error}") from error
+        raise DataError(f"{name} raised {type(error).__name__}{where and f' at {where}'}: {error!s:.2000}") from error

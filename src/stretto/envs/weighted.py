@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,4 +69,6 @@ class Weighted:
                 missing = found
         if missing.reason or all(value is None for value in values.values()):
             return Score(None, missing.reason or "every reward function is absent", values, missing.error)
+        if not math.isfinite(total):
+            return Score(None, f"the weighted sum is {total}, which is not a finite number", values)
         return Score(total, parts=values)
