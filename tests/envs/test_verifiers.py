@@ -65,7 +65,8 @@ def test_verifier(kind: str, options: dict[str, Any], text: str, answer: Any, re
 
 @pytest.mark.parametrize(
     ("kind", "answer"),
-    [("exact", None), ("exact", {"a": 1}), ("exact", []), ("exact", ""), ("exact", float("nan")), ("regex", "("), ("regex", ["a", "["]),
+    [("exact", None), ("exact", {"a": 1}), ("exact", []), ("exact", ""), ("exact", float("nan")),
+     ("regex", "("), ("regex", ["a", "["]),
      ("regex", None), ("numeric", []), ("math-verify", [])],
 )  # fmt: skip
 def test_an_expected_answer_that_cannot_be_compared_is_absent(kind: str, answer: Any) -> None:

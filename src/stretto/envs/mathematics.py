@@ -24,7 +24,8 @@ _LETTERS = "alpha|beta|gamma|theta|lambda|sigma|omega|pi|infty"
 _NAMES = re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS}|{_LETTERS})(?![A-Za-z])")
 _SIGNS = {
     "π": r"\pi ", "∞": r"\infty ", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "≤": r"\le ", "≥": r"\ge ",
-    "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", r"\varnothing": r"\emptyset ", "±": r"\pm ", "∈": r"\in ", "θ": r"\theta ",
+    "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", r"\varnothing": r"\emptyset ",
+    "±": r"\pm ", "∈": r"\in ", "θ": r"\theta ",
     "α": r"\alpha ", "β": r"\beta ", "°": r"^\circ ", "**": "^", "*": r"\cdot ", "<=": r"\le ", ">=": r"\ge ",
 }  # fmt: skip
 _GROUP = r"(?:\\,|\\!|\\ |[ ~\u00a0]|\{,\})"

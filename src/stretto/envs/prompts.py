@@ -25,8 +25,9 @@ class PromptOptions:
     ``add_special_tokens``: text without a template gets what the tokenizer adds at the ``start`` (BOS; default: an end
     token before the answer would end it), ``all`` that it adds (as ``tokenizer(text)``), or ``none``.
     ``split_special_tokens``: control tokens that data spell out stay text (true) or become those tokens (false); None:
-    as the tokenizer's files say, and false where they say nothing, as in Transformers. ``skip_special_tokens``: rewards don't see special tokens (``<think>``) that the policy wrote; by
-    default they see all that it wrote, as the samples show it. ``include_stop``: and the token that ended it.
+    as the tokenizer's files say, and false where they say nothing, as in Transformers. ``skip_special_tokens``:
+    rewards don't see special tokens (``<think>``) that the policy wrote; by default they see all that it wrote, as the
+    samples show it. ``include_stop``: and the token that ended it.
     """
 
     chat: bool | None = None
