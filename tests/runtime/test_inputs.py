@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from stretto.cli.runs import _configure
-from stretto.config.load import apply_overrides, validate
+from stretto.config.load import apply_overrides, to_toml, validate
+from stretto.control.hooks import in_order
 from stretto.errors import CheckpointError, ConfigError
 from stretto.launch import check_start, launch
 from stretto.observe.checker import check_run
@@ -67,6 +69,35 @@ def place(made: Path, tmp_path: Path) -> Place:
 
 def test_an_unchanged_run_goes_on_wherever_it_lies(place: Place) -> None:
     place.check()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [("group_size = 2", "group_size = 4", r"group_size = 4 \(2 before\)"),
+     ('name = "tis"', 'name = "grpo"', r'objective.name = "grpo" \(its default before\)'),
+     ("temperature = 1.0", "temperature = 0.5", r"sampling.temperature = 0.5 \(its default before\)"),
+     ("[env]", "[env]\nanswer_column = 'note'", r'env.answer_column = "note" \(its default before\)')],
+)  # fmt: skip
+def test_settings_edited_in_a_runs_own_file_are_refused(place: Place, before: str, after: str, says: str) -> None:
+    config = place.run / "config.toml"
+    assert before in config.read_text()
+    config.write_text(config.read_text().replace(before, after))
+    with pytest.raises(CheckpointError, match=says):
+        place.check()
+
+
+def test_what_may_change_when_a_run_goes_on_may_be_edited(place: Place) -> None:
+    config = place.run / "config.toml"
+    config.write_text(config.read_text().replace("\nlr = 0.0002", "\nlr = 0.0001"))
+    place.check("eval.tasks=1")
+
+
+def test_an_order_that_sets_rules_is_the_same_after_its_run_has_said_so() -> None:
+    asked = validate({"order": "submission"})
+    written = validate(tomllib.loads(to_toml(asked)))
+    for hook, rule in in_order(asked).items():
+        setattr(written.control, hook, rule)
+    assert inputs.take(asked, object(), None)["settings"] == inputs.take(written, object(), None)["settings"]  # type: ignore[arg-type]
 
 
 def edited(place: Place) -> None:

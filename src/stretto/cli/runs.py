@@ -12,16 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from stretto.cli.app import DryRun, EventName, Json, Overrides, Resume, RunDir, Source, app, err, out
-from stretto.config.load import load_config, load_resumed, read_source, recipe_names, to_toml
+from stretto.config.load import RESUMABLE, load_config, load_resumed, read_source, recipe_names, to_toml
 from stretto.config.schema import RunConfig
 from stretto.errors import ConfigError
 from stretto.kernel.signals import Interrupted, hear
 from stretto.observe.terminal import stdout_for
 
-RESUMABLE = (
-    "max_steps", "epochs", "learner.lr", "learner.schedule", "learner.warmup_steps", "learner.final_lr_share",
-    "deadlines", "logging", "save_every", "save_every_s", "keep_checkpoints", "eval", "workers", "accept_changed",
-)  # fmt: skip
 _NOTHING_LOST = "Nothing had begun yet, so nothing is lost: the same command starts it again"
 
 

@@ -135,6 +135,13 @@ def load_config(source: str, overrides: Sequence[str] = (), mode: str | None = N
     return config
 
 
+RESUMABLE = (
+    "max_steps", "epochs", "learner.lr", "learner.schedule", "learner.warmup_steps", "learner.final_lr_share",
+    "deadlines", "logging", "save_every", "save_every_s", "keep_checkpoints", "eval", "workers", "accept_changed",
+)  # fmt: skip
+"""What may be set anew when a run goes on."""
+
+
 def load_resumed(source: str, overrides: Sequence[str], mode: str | None, **own: Any) -> RunConfig:
     """A run's saved configuration, with what is given to go on with it. ``own``: keys that it takes anew."""
     table, given = read_source(source), apply_overrides({}, overrides)

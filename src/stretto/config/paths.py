@@ -27,8 +27,13 @@ def anchor(table: dict[str, Any], bases: Sequence[Path]) -> None:
     env = table.get("env")
     if isinstance(env, dict):
         for key, value in env.items():
-            if isinstance(value, str) and _PATH.fullmatch(key):
+            if isinstance(value, str) and is_path(key):
                 env[key] = _found(value, bases)
+
+
+def is_path(key: str) -> bool:
+    """Is an environment's option of this name a path?"""
+    return _PATH.fullmatch(key) is not None
 
 
 def _found(value: str, bases: Sequence[Path]) -> str:

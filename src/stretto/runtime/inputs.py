@@ -1,5 +1,5 @@
-"""What a checkpoint depends on and doesn't hold: data, prompts, tokenizer, model. Fingerprints of these go into its
-manifest and are compared before a run goes on.
+"""What a checkpoint depends on and doesn't hold: settings, data, prompts, tokenizer, model. Fingerprints of these go
+into its manifest and are compared before a run goes on.
 
 Small files are hashed whole. Of a large file of weights (over ``_WHOLE`` bytes) the header is, and of each tensor its
 size, beginning, middle and end: training and merging change every matrix throughout, and reading gigabytes twice would
@@ -19,15 +19,21 @@ from typing import Any
 import orjson
 import xxhash
 
+from stretto.config.load import RESUMABLE
+from stretto.config.paths import is_path
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
+from stretto.control.hooks import in_order
 from stretto.envs.base import Environment, Task
 from stretto.errors import CheckpointError
 
 Inputs = dict[str, dict[str, Any]]
-"""Kind (``data``, ``prompts``, ``tokenizer``, ``model``, ``code``) -> what was hashed -> fingerprint, or a count."""
+"""Kind (``data``, ``prompts``, ``tokenizer``, ``model``, ``code``) -> what was hashed -> fingerprint, or a count;
+``settings`` -> key -> value."""
 _TASKS = 16
 """Tasks whose prompts stand for all: whatever makes prompts (template, environment, its packages) makes these."""
+_PLACES = ("name", "description", "out", "model", "python_path")
+"""Settings that are names and places; what lies there is compared by itself."""
 _WHOLE = 64 << 20
 _SAMPLE = 1 << 16
 _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*", "vocab.*", "merges.txt")
@@ -36,7 +42,7 @@ _MODEL = ("config.json", "generation_config.json", "*.safetensors", "*.safetenso
 
 def take(config: RunConfig, env: Environment, model_dir: Path | None) -> Inputs:
     """Fingerprints of all that this run starts from; ``env`` is bound if ``model_dir`` is there."""
-    found: Inputs = {"code": _code(config)}
+    found: Inputs = {"code": _code(config), "settings": _settings(config)}
     if hasattr(env, "fingerprint"):
         found["data"] = env.fingerprint()
     if model_dir is not None:
@@ -55,7 +61,9 @@ def compare(run: Path, saved: Inputs, now: Inputs, env: Environment, accepted: C
     """Raise ``CheckpointError`` if something changed that the checkpoint depends on, unless it is ``accepted``. Returns
     what is only to be told. Kinds that are known on one side only (an older checkpoint) are left alone."""
     told, wrong = [], {}
-    for kind in saved.keys() & now.keys():
+    if "settings" in saved:
+        _compare_settings(run, saved["settings"], now["settings"])
+    for kind in saved.keys() & now.keys() - {"settings"}:
         lines = list(_data(saved[kind], now[kind], env) if kind == "data" else _differences(saved[kind], now[kind]))
         if not lines:
             continue
@@ -73,6 +81,42 @@ def compare(run: Path, saved: Inputs, now: Inputs, env: Environment, accepted: C
             f"new run from what this one learnt ({new}). If it must be so: accept_changed='{json.dumps(sorted(wrong))}'"
         )
     return sorted(told)
+
+
+def _compare_settings(run: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """A run keeps these, whoever edits the file that holds them."""
+    said = lambda values, key: json.dumps(values[key]) if key in values else "its default"  # noqa: E731
+    changed = [
+        f"  {key} = {said(now, key)} ({said(saved, key)} before)"
+        for key in sorted(saved.keys() | now.keys()) if saved.get(key) != now.get(key)
+    ]  # fmt: skip
+    if changed:
+        raise CheckpointError(
+            f"{run / 'config.toml'} is not what its checkpoint was made with, and a resumed run keeps its settings:\n"
+            + "\n".join(changed)
+            + f"\nPut them back, or start a new run. Only {', '.join(RESUMABLE)} may change"
+        )
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """All settings that aren't defaults and that a resumed run keeps; where things lie doesn't matter."""
+    whole = config.model_copy(deep=True)
+    for hook, rule in in_order(whole).items():  # as a run's own file says it
+        setattr(whole.control, hook, rule)
+    leaves: dict[str, Any] = {}
+
+    def take_in(prefix: str, table: Mapping[str, Any]) -> None:
+        for key, value in table.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, Mapping) and value:
+                take_in(f"{name}.", value)
+            elif not any(f"{name}.".startswith(f"{free}.") for free in (*RESUMABLE, *_PLACES)) and not (
+                prefix == "env." and is_path(key)
+            ):
+                leaves[name] = value
+
+    take_in("", whole.model_dump(mode="json", exclude_defaults=True))
+    return leaves
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
