@@ -16,7 +16,7 @@ from stretto.checks import check
 from stretto.cli import app
 from stretto.cli.runs import _configure
 from stretto.config.load import load_config, to_toml
-from stretto.launch import launch
+from stretto.launch import check_start, launch
 
 ROW = '{"question": "1+1=", "result": "2"}\n'
 MODULE = "def half(text, answer, info):\n    return 0.5\n"
@@ -86,12 +86,14 @@ def test_a_run_goes_on_from_another_directory(
     run = Path("run").absolute()
     monkeypatch.chdir(tmp_path)
     code = (
-        "from pathlib import Path; from stretto.cli.runs import _configure; from stretto.launch import launch\n"
-        f"run = Path({str(run)!r}); print(launch(_configure(None, ['max_steps=2'], run, 'rehearse'), 'rehearse', "
-        "resume=run)['steps'])"
+        "from pathlib import Path; from stretto.cli.runs import _configure\n"
+        "from stretto.components import load_object\n"
+        f"config = _configure(None, ['max_steps=2'], Path({str(run)!r}), 'rehearse')\n"
+        "print(load_object(config.reward, 'reward')('', '', {}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.split() == ["2"], done.stderr
+    assert done.stdout.split() == ["0.5"], done.stderr
+    check_start(_configure(None, ["max_steps=2"], run, "rehearse"), "rehearse", run)
 
 
 def test_a_run_without_a_place_gets_the_next_free_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
