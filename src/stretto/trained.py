@@ -23,7 +23,7 @@ from stretto.errors import CheckpointError, ConfigError, DataError
 from stretto.models.resolve import check_directory, check_vocabulary, resolve_model
 from stretto.models.tokenizer import LightTokenizer, light_tokenizer
 from stretto.rollout.types import Request, SamplingParams
-from stretto.runtime.evaluate import SUCCESS, Evaluator
+from stretto.runtime.evaluate import Evaluator, succeeded
 from stretto.runtime.events import EventLog
 from stretto.runtime.manifest import latest, load_checkpoint
 from stretto.runtime.workers.inline import InlineEngine
@@ -99,8 +99,9 @@ def sampling_of(config: RunConfig, tokenizer: LightTokenizer) -> SamplingParams:
 
 
 def evaluate(policy: Trained, *, samples: int = 1, says: Says = print) -> dict[str, Any]:
-    """Play the run's held-out tasks, ``samples`` times each: how many, accuracy (share with reward 1), mean reward, the
-    share of tasks solved at least once, rewards by task, failures. ``ConfigError`` if that can't be."""
+    """Play the run's held-out tasks, ``samples`` times each: how many, accuracy (share whose reward reaches
+    ``eval.success_threshold``), mean reward, the share of tasks solved at least once,
+    rewards by task, failures. ``ConfigError`` if that can't be."""
     config = policy.config
     if samples > 1 and config.eval.temperature == 0:
         raise ConfigError(f"--samples {samples} with temperature 0: all answers to a task are alike; set --temperature")
@@ -120,11 +121,11 @@ def evaluate(policy: Trained, *, samples: int = 1, says: Says = print) -> dict[s
     for task, trajectory in played:
         rewards[task.index].append(trajectory.reward)
     every = [r for of in rewards.values() for r in of if r is not None]
-    total = len(tasks) * samples
+    total, bar = len(tasks) * samples, config.eval.success_threshold
     return {
         "tasks": len(tasks), "samples": samples, "temperature": config.eval.temperature, "version": policy.version,
-        "accuracy": sum(r >= SUCCESS for r in every) / total, "reward": sum(every) / total,
-        "solved": sum(any(r is not None and r >= SUCCESS for r in of) for of in rewards.values()) / len(tasks),
+        "accuracy": sum(succeeded(r, bar) for r in every) / total, "reward": sum(every) / total,
+        "solved": sum(any(succeeded(r, bar) for r in of) for of in rewards.values()) / len(tasks),
         "failed": total - len(every), "faults": faults,
         "answers": [
             {"task": task.index, "answer": _plain(task.answer), "reward": trajectory.reward,

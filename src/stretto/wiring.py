@@ -109,7 +109,7 @@ def build_parts(job: Job, log: EventLog, view: View, waits: Waits, metrics: Metr
         if tasks:
             evaluator = Evaluator(
                 env, tasks, sampling, config.eval.temperature, config.seed, scoring, log, config.deadlines.rollout_s,
-                partial(_keep, job), job.working,
+                partial(_keep, job), job.working, config.eval.success_threshold,
             )  # fmt: skip
     if job.mode == "rehearse" and costs is not None:
         env = DelayedEnvironment(env, costs)

@@ -115,6 +115,9 @@ def _show(result: dict[str, Any]) -> None:
     if evaluation["accuracy"] is not None:
         before, after = evaluation["initial_accuracy"], evaluation["accuracy"]
         rows["held-out accuracy"] = f"{before:.3f} → {after:.3f}"
+        means = evaluation["initial_mean"], evaluation["mean"]
+        if max(abs(means[0] - before), abs(means[1] - after)) > 1e-9:  # else rewards are 0 or 1, and it is the accuracy
+            rows["held-out reward"] = f"{means[0]:.3f} → {means[1]:.3f}"
     stale = result["staleness"]
     rows["steps"] = f"{result['steps']} (version {result['version']}), {result['reason']}"
     rows["staleness"] = f"mean {stale['mean']:.2f}, max {stale['max']} versions"

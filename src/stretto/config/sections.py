@@ -227,6 +227,9 @@ class Eval(Section):
     tasks: int = Field(200, ge=0, description="Held-out tasks; 0 turns evaluation off.")
     temperature: float = Field(0.0, ge=0, description="0: greedy.")
     at_start: bool = Field(True, description="Evaluate version 0.")
+    success_threshold: float = Field(1.0, allow_inf_nan=False, description="Accuracy is the share of held-out tasks "
+        "whose reward reaches this; 1: the whole reward of the built-in verifiers. Set it where rewards are partial, "
+        "or weighted and their best isn't 1; the mean reward (eval/mean) doesn't depend on it.")  # fmt: skip
     canary: bool = Field(
         False,
         description="Each evaluation also asks every engine how far its weights are from its first ones "

@@ -153,7 +153,10 @@ class LiveView:
         if name == "Eval":
             self._evaluated(event)
             if self.mode == "plain":
-                self._print(f"eval version={event['version']} accuracy={event['accuracy']:.3f} n={event['n']}")
+                whole = abs(event["reward"] - event["accuracy"]) < 1e-9  # rewards are 0 or 1: the mean is the accuracy
+                mean = "" if whole else f" reward={event['reward']:.3f}"
+                self._print(f"eval version={event['version']} accuracy={event['accuracy']:.3f}"
+                            f"{mean} n={event['n']}")  # fmt: skip
         elif name == "Fault" and self.mode != "off":
             self._print(f"fault at {event['where']}: {event['what']}")
         elif name == "Waiting" and self.mode != "off":

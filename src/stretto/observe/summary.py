@@ -27,7 +27,7 @@ class Figures:
 
     def __init__(self) -> None:
         self.interval, self.health = Interval(), Health()
-        self._accuracies: list[float] = []
+        self._evals: list[tuple[float, float]] = []  # accuracy and mean reward of the first one and the last
         self.evaluated: int | None = None
         """Version of the last evaluation."""
         self._fall = RewardFall()
@@ -54,31 +54,30 @@ class Figures:
         """The next row."""
         self.health.on_row(row)
         if "eval/accuracy" in row:
-            self._accuracies[1:] = [row["eval/accuracy"]]
+            self._evals[1:] = [(row["eval/accuracy"], row["eval/mean"])]
             return
         reward = row.get("reward/trained/mean")
         if reward is not None and math.isfinite(reward):
             self._fall.see(row["step"], reward)
 
     def summary(self, last: Event) -> dict[str, Any]:
-        """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy}, ``staleness`` {mean, max} over trained tokens,
-        ``ledger``, ``clock_s`` (the run's clock at the last event), ``collapse``: the step at which the trained reward
-        collapsed (``stretto.observe.calibration.collapse_step``), None if it has not in the steps seen; ``complete``,
-        ``reason``, ``warnings``: what went wrong quietly (``Health.data``). Accuracies are None without evaluation.
+        """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy, mean, initial_mean}, ``staleness`` {mean, max}
+        over trained tokens, ``ledger``, ``clock_s`` (the run's clock at the last event), ``collapse``: the step at
+        which the trained reward collapsed (``stretto.observe.calibration.collapse_step``), None if it has not in the
+        steps seen; ``complete``, ``reason``, ``warnings``: what went wrong quietly (``Health.data``). Those of ``eval``
+        are None without one.
 
         ``last``: the last event so far.
         """
         tally = self.interval.tally
+        first, final = (self._evals[0], self._evals[-1]) if self._evals else ((None, None), (None, None))
         trained = sum(tally.stale_tokens.values())
         total = sum(age * tokens for age, tokens in tally.stale_tokens.items())
         ended = last.get("e") == "RunEnd"
         return {
             "steps": tally.steps,
             "version": tally.version,
-            "eval": {
-                "accuracy": self._accuracies[-1] if self._accuracies else None,
-                "initial_accuracy": self._accuracies[0] if self._accuracies else None,
-            },
+            "eval": {"accuracy": final[0], "initial_accuracy": first[0], "mean": final[1], "initial_mean": first[1]},
             "staleness": {"mean": total / trained if trained else 0.0, "max": max(tally.stale_tokens, default=0)},
             "ledger": {name: count for name, (count, _) in tally.ledger().items()},
             "clock_s": last.get("t", 0.0),

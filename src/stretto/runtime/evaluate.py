@@ -16,7 +16,12 @@ from stretto.runtime.workers.base import EngineHandle
 from stretto.trajectory import Trajectory
 
 FIRST_ID = UNLOGGED  # trajectory ids of evaluations: far from those of training
-SUCCESS = 1.0 - 1e-6
+_ROUNDING = 1e-6
+
+
+def succeeded(reward: float | None, threshold: float) -> bool:
+    """Whether the reward reaches ``threshold``, rounding apart; none does not."""
+    return reward is not None and reward >= threshold - _ROUNDING
 
 
 class Evaluator:
@@ -34,9 +39,11 @@ class Evaluator:
         deadline_s: float,
         keep: Callable[[int, list[tuple[Task, Trajectory]]], None] = lambda version, played: None,
         working: Callable[[str, int, int], None] = lambda what, done, total: None,
+        threshold: float = 1.0,
     ) -> None:
         """``keep`` gets each evaluation's tasks and trajectories with the version that they ran on; ``working`` hears
-        how many of how many are done."""
+        how many of how many are done; ``threshold``: the reward that counts as a success."""
+        self._threshold = threshold
         self._keep, self._working = keep, working
         self._env, self._tasks, self._seed, self._scoring, self._log = env, tasks, seed, scoring, log
         self._sampling = replace(sampling, temperature=temperature)
@@ -47,8 +54,8 @@ class Evaluator:
         self._what = ""
 
     async def run(self, engines: Sequence[EngineHandle], now: Callable[[], float], **more: Any) -> float:
-        """Accuracy (share of tasks with reward 1) on the engines' version. All engines must hold the same one, and
-        nobody may load weights meanwhile. ``more``: further fields of the Eval event."""
+        """Accuracy (share of tasks whose reward reaches the threshold) on the engines' version. All engines must
+        hold the same one, and nobody may load weights meanwhile. ``more``: further fields of the Eval event."""
         start = now()
         (version,) = {engine.version for engine in engines}
         assert version is not None
@@ -69,7 +76,7 @@ class Evaluator:
                            f"counted as wrong; the first: {self._failures.reason(errors[0])}")  # fmt: skip
         self._keep(version, played)
         rewards = [t.reward for _, t in played if t.reward is not None]
-        accuracy = sum(r >= SUCCESS for r in rewards) / len(results)
+        accuracy = sum(succeeded(r, self._threshold) for r in rewards) / len(results)
         self._log.emit(
             "Eval",
             version=version,
