@@ -114,12 +114,12 @@ def test_a_closed_terminal_costs_nothing_but_the_view(tmp_path: Path, model: Pat
 
 
 def test_a_suspended_run_passes_no_deadline_when_it_goes_on(tmp_path: Path, model: Path) -> None:
-    more = ("deadlines.batch_s=4", "deadlines.publish_s=4", "deadlines.step_s=4", "deadlines.rollout_s=4",
-            "deadlines.group_s=4", "eval.tasks=0")  # fmt: skip
+    more = ("deadlines.batch_s=15", "deadlines.publish_s=15", "deadlines.step_s=15", "deadlines.rollout_s=15",
+            "deadlines.group_s=15", "eval.tasks=0", "eval.every=0")  # fmt: skip
     with train(tmp_path / "run", model, *ENDLESS, *more) as run:
         run.until_event("StepEnd", 3)
         run.process.send_signal(signal.SIGSTOP)
-        time.sleep(8)
+        time.sleep(20)
         run.process.send_signal(signal.SIGCONT)
         steps = sum(e["e"] == "StepEnd" for e in run.events)
         run.until_event("StepEnd", steps + 3)
