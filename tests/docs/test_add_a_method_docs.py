@@ -61,6 +61,7 @@ def test_the_comparison_that_it_suggests_is_one(tmp_path: Path) -> None:
     assert "objective.name=my_method:SmoothTIS" in said
 
 
+@pytest.mark.slow
 def test_contributing_takes_one_file_one_test_and_one_line(tmp_path: Path) -> None:
     for name in ("src", "tests/objectives"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))

@@ -16,6 +16,8 @@ from blocks import DOCS, Block, blocks
 from stretto.objectives import names
 
 PAGE = "objectives.md"
+FAST = ("brace", "grpo", "gspo", "klpo", "tis")
+"""Methods of different kinds: critic, group, sequence, whole vocabulary, token. `make slow` has all."""
 UNTRAINED = 1 / 8
 """Mean reward of a random policy in the page's world: one token of eight is right."""
 
@@ -79,7 +81,9 @@ def reader() -> dict[str, Any]:
     return namespace
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in names()]
+)
 def test_a_method_learns_from_stale_data_in_the_pages_loop(name: str, reader: dict[str, Any]) -> None:
     split()[1][name].run(reader)
     assert reader["rewards"][-1] > 2 * UNTRAINED

@@ -22,8 +22,8 @@ SMALL = DDPG(moves=240, warm=160, actor_lr=1e-3, soft=0.05)
 
 @pytest.mark.parametrize(
     ("clocks", "twin"),
-    [(Clocks(rho=0.05), False), (Clocks(rho=0.05, delay=1.3, labels=(1, 0)), True),
-     (Clocks(rho=0.05, synchronous=True), False)],
+    [pytest.param(Clocks(rho=0.05), False, marks=pytest.mark.slow), (Clocks(rho=0.05, delay=1.3, labels=(1, 0)), True),
+     pytest.param(Clocks(rho=0.05, synchronous=True), False, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_the_compiled_loop_is_ddpg_in_pytorch(clocks: Clocks, twin: bool) -> None:
     learner = DDPG(moves=200, warm=160, actor_lr=1e-3, soft=0.05, twin=twin)

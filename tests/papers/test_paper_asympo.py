@@ -8,6 +8,7 @@ from stretto.papers import asympo
 from stretto.papers.base import Settings
 
 
+@pytest.mark.slow
 def test_the_quick_form_passes() -> None:
     outcome = asympo.reproduce(Settings(seeds=1, quick=True))
     assert outcome.passed, [check for check in outcome.checks if check.passed is False]

@@ -24,6 +24,7 @@ def test_two_boxes_have_midpoints_on_both_sides() -> None:
     assert sum(LOW_BOX) / 2 < middle < sum(HIGH_BOX) / 2
 
 
+@pytest.mark.slow
 def test_a_line_is_read_off_with_the_midpoint_and_the_deviation_gain() -> None:
     assert len({line.name for line in LINES}) == len(LINES)
     line = Line(HIGH_BOX, 1e-5, Clocks(rho=0.05, delay=1.0), 2, (0.4, 0.31), False)

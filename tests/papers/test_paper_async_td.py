@@ -33,6 +33,7 @@ def test_every_constant_comes_out(tmp_path: Any) -> None:
     assert draw(outcome.draw, tmp_path / "constants.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_wrong_chain_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_td, "three_state", lambda *a, **k: three_state(*a, **k, skew=0.2))
     assert len(failed(async_td.constants(QUICK))) >= 10

@@ -8,6 +8,7 @@ from stretto.papers import asyncwebrl
 from stretto.papers.base import Settings
 
 
+@pytest.mark.slow
 def test_the_quick_form_passes_and_shows_the_control() -> None:
     outcome = asyncwebrl.reproduce(Settings(seeds=5, quick=True))
     assert outcome.passed, [check for check in outcome.checks if check.passed is False]
