@@ -81,10 +81,12 @@ class Job:
         version = self.restored.version
         changed = rate_change(self.before, steps_before, self.config.learner, steps_now, version)
         if changed is not None:
+            now = self.config.learner
+            ends = f"learner.schedule = {now.schedule!r} now ends at step {steps_now} ({steps_before} before)"
+            why = ends if now == self.before else "the learner's settings were changed"
             self.says(
                 f"the learning rate goes from {changed[0]:.3g} in step {version - 1} to {changed[1]:.3g} in the next: "
-                f"learner.schedule = {self.config.learner.schedule!r} now ends at step {steps_now} ({steps_before} "
-                "before). Set learner.lr, .schedule, .warmup_steps or .final_lr_share with --resume if it shall not"
+                f"{why}. Set learner.lr, .schedule, .warmup_steps or .final_lr_share with --resume if it shall not"
             )
         return changed
 
