@@ -143,7 +143,11 @@ def test_the_second_signal_ends_the_run_at_once_and_the_first_one_names_it(
 
 
 def test_what_a_sweep_runs_is_not_saved_for_later(tmp_path: Path, at_event: Callable[..., None]) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     at_event(lambda seen, event: event["e"] == "StepStart", signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        start(tmp_path / "run", "simulate", *SIMULATED, saves=False)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path / "run", "simulate", *SIMULATED, saves=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert latest(tmp_path / "run" / "checkpoints") is None
