@@ -114,7 +114,7 @@ def draw(shown: Shown, width: int, height: int) -> Panel:
         grid.add_row("", Text(line, "yellow"))
     if height > TALL:
         for line in shown.samples[: height - TALL]:
-            grid.add_row("sample", Text(line))
+            grid.add_row("sample", Text(line.removeprefix("sample ")))
     return Panel(Group(_bar(shown, width), grid), title=Text("Stretto"), title_align="left", border_style="dim")
 
 
