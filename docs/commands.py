@@ -13,6 +13,7 @@ import re
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -126,10 +127,13 @@ def run(page: Path, limit_s: float, rows: dict[tuple[str, str], tuple[str, str]]
             text = re.sub(r"runs/\S*…", str(made[-1]) if made else "runs/missing", text)
         print(f"{command.page}: {text}", flush=True)
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        shell = subprocess.Popen(["bash", "-c", text], cwd=scratch, env=environment, start_new_session=True,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # fmt: skip
         try:
-            code = subprocess.run(["bash", "-c", text], cwd=scratch, env=environment, timeout=limit_s,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode  # fmt: skip
+            code = shell.wait(limit_s)
         except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGKILL)  # with all that it has started
+            shell.wait()
             code = -1
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
