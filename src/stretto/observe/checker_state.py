@@ -157,8 +157,8 @@ class State:
     ended: int = 0
     open: dict[int, Open] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)
-    endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
     """trajectory: how it ended; the latest ``REMEMBERED`` ones"""
+    endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
     groups: dict[int, Group] = field(default_factory=dict)
     over: Ranges = field(default_factory=Ranges)
     """groups of which nothing is known any more but that they were"""
