@@ -35,7 +35,7 @@ ELSEWHERE = {
 LONG = "not run by the script: hours"
 HEAD = """# The commands of README and docs
 
-Written by `python docs/commands.py`, which runs them. Seconds on two cores of a shared Xeon: on the clock, and of the
+Written by `python docs/commands.py`, which runs them. Seconds on two cores of a shared server: on the clock, and of the
 processors. The machine was not always free: where the clock says far more than the processors, it was busy elsewhere.
 
 | page | command | clock, s | CPU, s |
