@@ -26,7 +26,8 @@ slow: $(READY)
 	$(BIN)/python -m pytest -m slow --timeout 1800
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs examples
+	$(BIN)/ruff format --check src tests benchmarks docs examples
 	$(BIN)/mypy
 
 docs: $(READY)

@@ -76,9 +76,7 @@ def test_what_is_no_file_here_stays_as_it_is(value: str, project: Path) -> None:
     assert load_config("own-data", [f"env.path={value}"]).env.options["path"] == value
 
 
-def test_a_run_goes_on_from_another_directory(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_from_another_directory(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(str(project / "run.toml"), ["out=run"], "rehearse")
     assert launch(config, "rehearse")["steps"] == 1
     saved = tomllib.loads(Path("run/config.toml").read_text())
@@ -117,7 +115,7 @@ def test_a_run_without_a_place_gets_the_next_free_number(tmp_path: Path, monkeyp
     assert "runs/quickstart is taken: this run goes to runs/quickstart-5" in said.stderr
     assert 'out = "runs/quickstart-5"' in said.stdout
     assert _configure("quickstart", ["out=runs/quickstart"], None, "train").out == "runs/quickstart"
-    assert 'out = ' not in to_toml(load_config("quickstart"))
+    assert "out = " not in to_toml(load_config("quickstart"))
 
 
 def test_the_version_is_told() -> None:

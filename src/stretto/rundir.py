@@ -131,7 +131,8 @@ def run_of(path: Path) -> Path:
     """The run's directory, given it or one of its checkpoints."""
     run = path if (path / "config.toml").exists() else path.absolute().parent.parent
     if not (run / "config.toml").exists():
-        raise ConfigError(f"--resume {path}: neither a run directory nor one of its checkpoints (no config.toml; a run "
+        raise ConfigError(
+            f"--resume {path}: neither a run directory nor one of its checkpoints (no config.toml; a run "
             "has one from its first event on: what ended before that lost nothing and is started anew)"
         )
     return run

@@ -88,9 +88,7 @@ class PromptOptions:
                     "chat messages, but no chat template is used; give text prompts, or set env.chat_template to a "
                     "Jinja file"
                 )
-            return self._tokenizer.encode_prompt(
-                prompt, self.add_special_tokens, split_special_tokens=self._splits
-            )
+            return self._tokenizer.encode_prompt(prompt, self.add_special_tokens, split_special_tokens=self._splits)
         return self._tokenizer.chat(
             self.messages(prompt), tools=self.tools, chat_template=self._template,
             continue_final_message=self.continue_final_message, add_generation_prompt=self.add_generation_prompt,

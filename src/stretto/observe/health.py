@@ -236,6 +236,7 @@ def _median(values: list[float]) -> float:
 
 def _error(a: list[float], b: list[float]) -> float:
     """Standard error of the difference of two means."""
+
     def squared(values: list[float]) -> float:
         mean = _mean(values)
         return sum((v - mean) ** 2 for v in values) / max(1, len(values) - 1) / len(values)

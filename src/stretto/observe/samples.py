@@ -169,9 +169,7 @@ def read_evaluations(run_dir: Path | str, n: int) -> list[list[Sample]]:
         with path.open("rb") as file:
             for line in itertools.islice(file, n):
                 with contextlib.suppress(orjson.JSONDecodeError):
-                    samples.append(
-                        {k: v for k, v in orjson.loads(line).items() if k not in ("tokens", "mask", "text")}
-                    )
+                    samples.append({k: v for k, v in orjson.loads(line).items() if k not in ("tokens", "mask", "text")})
         found.append(samples)
     return found
 
