@@ -43,12 +43,12 @@ def rows(quick: bool) -> list[tuple[str, float, float, str]]:
 
 def chain(states: int) -> MDP:
     """A walk to and fro with two actions."""
-    moves = np.zeros((states, 2, states))
+    transitions = np.zeros((states, 2, states))
     for s in range(states):
         for a, up in enumerate((0.7, 0.2)):
-            moves[s, a, min(s + 1, states - 1)] += up
-            moves[s, a, max(s - 1, 0)] += 1 - up
-    return MDP(moves, np.random.default_rng(0).random((states, 2)), 0.9)
+            transitions[s, a, min(s + 1, states - 1)] += up
+            transitions[s, a, max(s - 1, 0)] += 1 - up
+    return MDP(transitions, np.random.default_rng(0).random((states, 2)), 0.9)
 
 
 def per_second(run: Callable[[int], object], steps: int, repeats: int, threads: int) -> float:

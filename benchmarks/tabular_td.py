@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from stretto.tabular.counter import key, uniform
-from stretto.tabular.sampling import draw, guide
+from stretto.tabular.sampling import alias_sample, alias_table
 from stretto.tabular.td.kernel import td
 from stretto.tabular.td.process import RewardProcess
 from stretto.tabular.td.steps import decreasing
@@ -33,17 +33,17 @@ def dense(states: int) -> RewardProcess:
     return RewardProcess(rng.dirichlet(np.ones(states), size=states), rng.random(states), 0.9)
 
 
-def learned(process: RewardProcess, seeds: np.ndarray, transitions: int) -> np.ndarray:
+def learned(process: RewardProcess, seeds: np.ndarray, updates: int) -> np.ndarray:
     """The kernel; errors from zero, so that no V* is solved for (BLAS threads would wait in CPU time)."""
-    return td(process, STEPS, seeds, [transitions], truth=np.zeros(process.states)).values
+    return td(process, STEPS, seeds, [updates], truth=np.zeros(process.states)).values
 
 
-def numpy_loop(process: RewardProcess, transitions: int) -> np.ndarray:
+def numpy_loop(process: RewardProcess, updates: int) -> np.ndarray:
     """What one writes first."""
     rng = np.random.default_rng(0)
-    ways, rewards, gamma = np.cumsum(process.moves, axis=1), process.rewards[:, 0], 0.9
+    ways, rewards, gamma = np.cumsum(process.transitions, axis=1), process.rewards[:, 0], 0.9
     values, s = np.zeros(process.states), 0
-    for t in range(1, transitions + 1):
+    for t in range(1, updates + 1):
         after = min(np.searchsorted(ways[s], rng.random()), process.states - 1)
         eta = min(1.0, STEPS.h / (t + STEPS.t0))
         values[s] += eta * (rewards[s] + gamma * values[after] - values[s])
@@ -52,14 +52,14 @@ def numpy_loop(process: RewardProcess, transitions: int) -> np.ndarray:
 
 
 @njit(cache=True)
-def walk(columns, bits, seeds, transitions):  # type: ignore[no-untyped-def]
+def walk(columns, bits, seeds, updates):  # type: ignore[no-untyped-def]
     """The trajectory alone, side by side as the kernel does: its random numbers and look-ups."""
     states, keys = np.zeros(len(seeds), np.int64), np.empty(len(seeds), np.uint64)
     for j in range(len(seeds)):
         keys[j] = key(seeds[j], 0)
-    for t in range(1, transitions + 1):
+    for t in range(1, updates + 1):
         for j in range(len(seeds)):
-            states[j] = draw(columns, bits, states[j], uniform(keys[j], t))
+            states[j] = alias_sample(columns, bits, states[j], uniform(keys[j], t))
     return states
 
 
@@ -78,7 +78,7 @@ def rows(quick: bool) -> list[tuple[str, float, float, str]]:
     half, largest = int(whole * 0.5**0.5), int(whole * 0.75**0.5)
     sizes = {states: dense(states) for states in (50, half, largest, whole)}
     learn = {s: (lambda p=p: learned(p, seeds, each)) for s, p in sizes.items()}
-    alone = {s: (lambda g=guide(p.moves): walk(*g, seeds, each)) for s, p in sizes.items()}  # type: ignore[misc]
+    alone = {s: (lambda g=alias_table(p.transitions): walk(*g, seeds, each)) for s, p in sizes.items()}  # type: ignore[misc]
     try:
         numba.set_num_threads(1)
         ready = {s: _best({"": lambda p=p: learned(p, seeds, 1)}, tries)[""] for s, p in sizes.items()}

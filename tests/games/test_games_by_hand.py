@@ -12,7 +12,7 @@ from stretto.games.potential import online
 from stretto.games.potential.congestion import imcg
 from stretto.games.potential.play import ACTIONS, MOVES, NOISE, tables
 from stretto.tabular.counter import key, normal, uniform
-from stretto.tabular.sampling import draw
+from stretto.tabular.sampling import alias_sample
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_the_online_steps_by_hand(schedule: online.Schedule, critic: float, acto
     for t in range(steps):
         acts = [int(uniform(choose, 4 * t + i) >= first[i, s]) for i in range(4)]
         joint = 8 * acts[0] + 4 * acts[1] + 2 * acts[2] + acts[3]
-        after = int(draw(law.columns, law.bits, 16 * s + joint, uniform(move, t)))
+        after = int(alias_sample(law.columns, law.bits, 16 * s + joint, uniform(move, t)))
         visits[s] += 1
         floor = 0.3 / (t + 1) ** lowest
         for i, a in enumerate(acts):

@@ -28,8 +28,8 @@ from stretto.tabular.mdp import policy_value
 def _game(seed: int = 0, actions: tuple[int, ...] = (2, 3, 2), gamma: float = 0.8) -> MarkovGame:
     g = np.random.default_rng(seed)
     joint = int(np.prod(actions))
-    moves = g.dirichlet(np.ones(3), size=(3, joint))
-    return MarkovGame(moves, g.random((len(actions), 3, joint)), gamma, actions, g.dirichlet(np.ones(3)))
+    transitions = g.dirichlet(np.ones(3), size=(3, joint))
+    return MarkovGame(transitions, g.random((len(actions), 3, joint)), gamma, actions, g.dirichlet(np.ones(3)))
 
 
 def _policies(game: MarkovGame, seed: int = 1) -> list[np.ndarray]:
@@ -52,12 +52,12 @@ def test_what_a_player_faces_is_the_average_over_the_others(player: int) -> None
     game = _game()
     policies = _policies(game)
     mdp = face(game, policies, player)
-    moves, costs = np.zeros_like(mdp.moves), np.zeros_like(mdp.rewards)
+    transitions, costs = np.zeros_like(mdp.transitions), np.zeros_like(mdp.rewards)
     for j, chosen in enumerate(game.joint_actions()):
         weight = np.prod([policies[i][:, a] for i, a in enumerate(chosen) if i != player], 0)
-        moves[:, chosen[player]] += weight[:, None] * game.moves[:, j]
+        transitions[:, chosen[player]] += weight[:, None] * game.transitions[:, j]
         costs[:, chosen[player]] += weight * game.costs[player, :, j]
-    assert np.abs(mdp.moves - moves).max() < 1e-14
+    assert np.abs(mdp.transitions - transitions).max() < 1e-14
     assert np.abs(mdp.rewards + costs).max() < 1e-14
     assert np.abs(-policy_value(mdp, policies[player]) - values(game, policies)[player]).max() < 1e-13
 
@@ -101,7 +101,7 @@ def test_the_parallel_environment_plays_the_arrays() -> None:
         seen, rewards, *_ = env.step({"player_0": 1, "player_1": 2, "player_2": 0})
         after[seen["player_0"]] += 1
     joint = 1 * 6 + 2 * 2
-    assert after / 8000 == pytest.approx(game.moves[1, joint], abs=4 * 0.5 / np.sqrt(8000))
+    assert after / 8000 == pytest.approx(game.transitions[1, joint], abs=4 * 0.5 / np.sqrt(8000))
     assert [rewards[f"player_{i}"] for i in range(3)] == (-game.costs[:, 1, joint]).tolist()
     rest = {"player_1": 0, "player_2": 0}
     bad: list[dict[str, Any]] = [{"player_0": 0}, *({"player_0": a} | rest for a in (2, -1, 0.5, "a", None))]
@@ -116,17 +116,17 @@ def test_the_parallel_environment_plays_the_arrays() -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    good: dict[str, Any] = {"moves": np.full((2, 4, 2), 0.5), "costs": np.zeros((2, 2, 4)), "gamma": 0.5,
+    good: dict[str, Any] = {"transitions": np.full((2, 4, 2), 0.5), "costs": np.zeros((2, 2, 4)), "gamma": 0.5,
                             "actions": (2, 2)}  # fmt: skip
     bad = {
-        r"MarkovGame: moves\[0, 0\] sums to 0.8": {"moves": np.full((2, 4, 2), 0.4)},
+        r"MarkovGame: transitions\[0, 0\] sums to 0.8": {"transitions": np.full((2, 4, 2), 0.4)},
         "MarkovGame: costs has shape": {"costs": np.zeros((2, 2, 3))},
         "MarkovGame: gamma = 1": {"gamma": 1},
         "MarkovGame: actions": {"actions": (4, 0)},
         r"MarkovGame: actions = \(2, 2.5\)": {"actions": (2, 2.5)},
         "MarkovGame: actions has shape": {"actions": 4},
         "MarkovGame: actions must be an array of numbers": {"actions": ("a", 4)},
-        r"MarkovGame: moves has shape \[2, 4, 2\]": {"actions": (2, 3)},
+        r"MarkovGame: transitions has shape \[2, 4, 2\]": {"actions": (2, 3)},
     }
     for said, change in bad.items():
         with pytest.raises(ConfigError, match=said):

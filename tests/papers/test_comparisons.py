@@ -11,8 +11,8 @@ from stretto.objectives import get
 from stretto.papers.catalog import find
 from stretto.papers.comparisons import COMPARISONS
 from stretto.papers.learning import WORLD
-from stretto.tabular.stale import Plan, train
-from stretto.tabular.stale_world import World
+from stretto.tabular.lagged.learning import Plan, train
+from stretto.tabular.lagged.world import World
 
 
 @pytest.mark.parametrize("name", COMPARISONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.papers import Settings, gmc_grpo
-from stretto.papers.run import draw
+from stretto.papers.run import save_figure
 
 
 def test_the_table_of_biases_is_the_published_one(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -15,8 +15,8 @@ def test_the_table_of_biases_is_the_published_one(tmp_path) -> None:  # type: ig
     assert sum(check.passed is not None for check in outcome.checks) == 10
     price = by["E|g|^2 of GMC / TIC, eps = 0.2, G = 2, 8, 32, 128"].measured
     assert price[1] == pytest.approx(2.01, abs=0.01)
-    assert outcome.draw is not None
-    assert draw(outcome.draw, tmp_path / "figure.png").stat().st_size > 10_000
+    assert outcome.plot is not None
+    assert save_figure(outcome.plot, tmp_path / "figure.png").stat().st_size > 10_000
 
 
 def test_a_wrong_figure_fails() -> None:

@@ -21,8 +21,8 @@ from stretto.papers.learning import (
     summary,
     with_learning,
 )
-from stretto.tabular.stale import Curve, Plan, train
-from stretto.tabular.stale_world import World
+from stretto.tabular.lagged.learning import Curve, Plan, train
+from stretto.tabular.lagged.world import World
 
 SMALL: dict[str, Any] = {"contexts": 3, "depth": 2, "vocab": 3, "features": 4, "success": 0.3}
 
@@ -91,8 +91,8 @@ def test_quick_runs_are_short_and_the_outcome_keeps_its_own_checks() -> None:
     assert both.notes[0] == "own note"
     assert len(both.notes) == 2
     figure = Figure()
-    assert both.draw is not None
-    both.draw(figure)
+    assert both.plot is not None
+    both.plot(figure)
     assert len(figure.subfigs) == 2
     assert [len(f.axes) for f in figure.subfigs] == [2, 1]
 

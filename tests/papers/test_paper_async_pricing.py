@@ -50,8 +50,8 @@ def test_divergence_is_counted_and_marks_the_cell() -> None:
     found = {c.name: c.measured for c in outcome.checks}
     assert found["no target network, lambda=1"]["cell"] == "invalid"
     assert found["soft .005, critic lr 1e-3, lambda=1"]["|target| > 2.4"] == "0/2"
-    assert outcome.draw is not None
-    outcome.draw(Figure())
+    assert outcome.plot is not None
+    outcome.plot(Figure())
 
 
 @pytest.mark.slow
@@ -60,8 +60,8 @@ def test_quick_runs_report_everything_and_draw() -> None:
     assert outcome.passed
     names = [c.name for c in outcome.checks]
     assert sum(n.startswith("pricing-ddpg") for n in names) >= len(LINES)
-    assert outcome.draw is not None
-    outcome.draw(Figure())
+    assert outcome.plot is not None
+    outcome.plot(Figure())
 
 
 def test_the_offline_diagram(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

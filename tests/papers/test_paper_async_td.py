@@ -11,7 +11,7 @@ import pytest
 from stretto.errors import ConfigError
 from stretto.papers import async_td
 from stretto.papers.base import Outcome, Settings
-from stretto.papers.run import draw
+from stretto.papers.run import save_figure
 from stretto.tabular.td.three_state import three_state
 
 QUICK = Settings(quick=True, first_seed=7)
@@ -29,8 +29,8 @@ def test_every_constant_comes_out(tmp_path: Any) -> None:
     outcome = async_td.constants(QUICK)
     assert failed(outcome) == []
     assert sum(c.published is not None for c in outcome.checks) == 4 + 1 + 5 + 1 + 2
-    assert outcome.draw is not None
-    assert draw(outcome.draw, tmp_path / "constants.png").stat().st_size > 10_000
+    assert outcome.plot is not None
+    assert save_figure(outcome.plot, tmp_path / "constants.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
@@ -46,16 +46,16 @@ def test_finite_time_moments(tmp_path: Any) -> None:
     outcome = async_td.finite_time(dataclasses.replace(QUICK, seeds=512))
     assert failed(outcome) == []
     assert len([c for c in outcome.checks if "standard errors" in c.name]) == 4
-    assert outcome.draw is not None
-    assert draw(outcome.draw, tmp_path / "moments.png").stat().st_size > 10_000
+    assert outcome.plot is not None
+    assert save_figure(outcome.plot, tmp_path / "moments.png").stat().st_size > 10_000
 
 
 def test_rate_and_simultaneity(tmp_path: Any) -> None:
     outcome = async_td.rate(dataclasses.replace(QUICK, seeds=64))
     assert failed(outcome) == []
     assert [c.name.split(":")[0] for c in outcome.checks] == ["H=8", "H=8", "H=16", "H=16", "H=8"]
-    assert outcome.draw is not None
-    assert draw(outcome.draw, tmp_path / "rate.png").stat().st_size > 10_000
+    assert outcome.plot is not None
+    assert save_figure(outcome.plot, tmp_path / "rate.png").stat().st_size > 10_000
 
 
 def test_the_transient_adds(tmp_path: Any) -> None:
@@ -65,8 +65,8 @@ def test_the_transient_adds(tmp_path: Any) -> None:
     expected = np.array(list(async_td.PASSAGE.values()))
     assert (np.abs(late[:3] / expected[:3] - 1) < 0.1).all()
     assert (np.abs(late / expected - 1) < 0.4).all()  # 128 seeds: 12 % of standard error where the hub rules
-    assert outcome.draw is not None
-    assert draw(outcome.draw, tmp_path / "transient.png").stat().st_size > 10_000
+    assert outcome.plot is not None
+    assert save_figure(outcome.plot, tmp_path / "transient.png").stat().st_size > 10_000
 
 
 def test_too_few_seeds_are_refused() -> None:

@@ -33,9 +33,9 @@ def test_medians_are_those_of_the_table(outcome: Outcome) -> None:
 
 
 def test_the_figure_fills(outcome: Outcome) -> None:
-    assert outcome.draw is not None
+    assert outcome.plot is not None
     figure = Figure()
-    outcome.draw(figure)
+    outcome.plot(figure)
     assert len(figure.subfigs[0].axes) == 2
 
 

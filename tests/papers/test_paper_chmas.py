@@ -49,8 +49,8 @@ def test_the_mean_squared_gradient_falls_as_fast_as_the_bound(rate: Outcome) -> 
 def test_figures_are_drawn(foraging: Outcome, rate: Outcome) -> None:
     for outcome, axes in ((foraging, 10), (rate, 2)):
         figure = Figure(figsize=(9, 4))
-        assert outcome.draw is not None
-        outcome.draw(figure)
+        assert outcome.plot is not None
+        outcome.plot(figure)
         assert len(figure.get_axes()) == axes
         assert all(axis.has_data() for axis in figure.get_axes())
 

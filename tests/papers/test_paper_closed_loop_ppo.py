@@ -9,7 +9,7 @@ import pytest
 from stretto.papers import closed_loop_ppo
 from stretto.papers.base import Outcome, Settings
 from stretto.papers.catalog import find
-from stretto.papers.run import draw
+from stretto.papers.run import save_figure
 
 
 def named(outcome: Outcome, words: str) -> list[object]:
@@ -25,8 +25,8 @@ def test_depth_costs_the_lock_a_factor_a_layer(tmp_path: Path) -> None:
     assert outcome.passed
     (covered,) = named(outcome, "covered: median")
     assert covered == pytest.approx({2: 6.1e3, 4: 10.8e3, 8: 34e3}, rel=0.35)  # type: ignore[arg-type]
-    assert outcome.draw is not None
-    assert draw(outcome.draw, tmp_path / "figure.png").stat().st_size > 10_000
+    assert outcome.plot is not None
+    assert save_figure(outcome.plot, tmp_path / "figure.png").stat().st_size > 10_000
 
 
 def test_the_parts_of_the_error_are_reported(tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_the_parts_of_the_error_are_reported(tmp_path: Path) -> None:
     by = {check.name.split(":")[0]: check.measured for check in outcome.checks}
     assert by["no clip"]["clipped, last epoch"] == 0 < by["default"]["clipped, last epoch"]
     assert by["n = 2"]["batch"] > by["n = 32"]["batch"]
-    assert outcome.draw is not None
-    assert draw(outcome.draw, tmp_path / "figure.png").stat().st_size > 10_000
+    assert outcome.plot is not None
+    assert save_figure(outcome.plot, tmp_path / "figure.png").stat().st_size > 10_000
 
 
 def test_other_figures_fail(monkeypatch: pytest.MonkeyPatch) -> None:

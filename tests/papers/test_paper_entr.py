@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from stretto.papers import Settings, entr
-from stretto.tabular.token_noise import first_order_law, positions
+from stretto.tabular.entr.token_noise import first_order_law, positions
 
 
 def test_the_law_and_its_pairs_are_the_published_ones() -> None:

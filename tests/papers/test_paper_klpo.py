@@ -7,8 +7,8 @@ import torch
 
 from stretto.objectives import get
 from stretto.papers import Settings, klpo
-from stretto.tabular.kl_fit import descend
-from stretto.tabular.token_tree import TokenTree
+from stretto.tabular.klpo.population import descend
+from stretto.tabular.token_tree.tree import TokenTree
 
 
 def test_the_identities_hold_to_1e_8() -> None:

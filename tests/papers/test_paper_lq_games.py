@@ -32,8 +32,8 @@ def test_welfare_passes_and_reports_that_profits_do_not_fall() -> None:
         assert checks[name].passed is None
         assert checks[name].absent
     assert any("not reproduced" in note for note in outcome.notes)
-    assert outcome.draw is not None
-    outcome.draw(Figure())
+    assert outcome.plot is not None
+    outcome.plot(Figure())
 
 
 @pytest.mark.parametrize(("nu", "s", "expected"), [(0.25, 0.9, -0.46), (0.5, 0.5, -0.35), (0.5, 0.9, -0.50)])

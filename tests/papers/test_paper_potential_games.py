@@ -24,9 +24,9 @@ def test_alpha_comes_out_exactly_and_below_its_bound() -> None:
     assert by_floor[1e-2] / by_floor[1e-3] == pytest.approx(10, rel=0.1)  # proportional, while it is small
     assert found["largest gap / (floor x 2 actions x horizon)"].measured < 1
     assert found["largest gap / (bias x horizon), bias >= 0.1"].measured < 1
-    assert outcome.draw is not None
+    assert outcome.plot is not None
     figure = Figure(figsize=(9, 4))
-    outcome.draw(figure)
+    outcome.plot(figure)
     assert len(figure.axes) == 4
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from stretto.papers import rac
 from stretto.papers.base import Settings
 from stretto.papers.rac_slack import slack
-from stretto.tabular.delayed import Delayed
+from stretto.tabular.rac.two_part_reward import TwoPartRewardMDP
 
 EXACT_MEAN = 60.16287689803
 """To 1e-9 relative to the ratio's own conditioning: what this package computes; published as 60.16."""
@@ -27,7 +27,7 @@ def test_the_exact_figure_and_the_published_stream_come_out() -> None:
 
 
 def test_without_an_end_the_ratio_is_one_over_the_missing_mass() -> None:
-    world = Delayed(99, 98)
+    world = TwoPartRewardMDP(99, 98)
     fast, slow = world.stationary(world.fast), world.stationary(world.slow)
     for tau in (1000.0, 50.0):
         for delay in (5, 20, 50):
@@ -48,8 +48,8 @@ def test_the_slack_of_late_rewards_comes_along() -> None:
     assert outcome.passed, [c.name for c in outcome.checks if c.passed is False]
     conditions = [c.name[:3] for c in outcome.checks if c.passed is not None]
     assert {"(1)", "(2)", "(3)", "(4)"} <= set(conditions)
-    assert outcome.draw is not None
-    outcome.draw(figure := Figure())
+    assert outcome.plot is not None
+    outcome.plot(figure := Figure())
     assert len(figure.axes) == 3
 
 

@@ -11,7 +11,7 @@ from stretto.errors import ConfigError
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.catalog import PAPERS, find
 from stretto.papers.parts import together
-from stretto.papers.run import draw, word
+from stretto.papers.run import save_figure, word
 
 
 def test_parts_run_in_turn_and_keep_their_names(tmp_path: Any) -> None:
@@ -31,8 +31,8 @@ def test_parts_run_in_turn_and_keep_their_names(tmp_path: Any) -> None:
     assert outcome.notes == ["a: it fell"]
     assert not outcome.passed
     assert [line.split(",")[0] for line in said] == ["a: pass", "b: FAIL", "c: reported"]
-    assert outcome.draw is not None
-    assert draw(outcome.draw, tmp_path / "f.png").stat().st_size > 5000
+    assert outcome.plot is not None
+    assert save_figure(outcome.plot, tmp_path / "f.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize("paper", [p for p in PAPERS if p.parts], ids=lambda p: p.name)

@@ -15,20 +15,20 @@ from stretto.tabular import arguments
 @pytest.mark.parametrize(
     ("p", "said"),
     [
-        ([[0.5, 0.4], [1, 0]], r"f: moves\[0\] sums to 0.9"),
-        ([[1, 0], [1.5, -0.5]], r"f: moves\[1\] holds -0.5"),
-        ([[math.nan, 1], [1, 0]], r"f: moves\[0, 0\] = nan must be finite"),
-        ([["a", 1]], "f: moves must be an array of numbers"),
-        ([[1, 0], [1]], "f: moves must be an array of numbers"),
-        ([["1", "0"]], "f: moves must be an array of numbers"),
-        (np.array([[1j, 1]]), "f: moves must be an array of numbers"),
-        ([[10**400, 0]], "f: moves must be an array of numbers"),
-        ([], "f: moves must hold at least one"),
+        ([[0.5, 0.4], [1, 0]], r"f: transitions\[0\] sums to 0.9"),
+        ([[1, 0], [1.5, -0.5]], r"f: transitions\[1\] holds -0.5"),
+        ([[math.nan, 1], [1, 0]], r"f: transitions\[0, 0\] = nan must be finite"),
+        ([["a", 1]], "f: transitions must be an array of numbers"),
+        ([[1, 0], [1]], "f: transitions must be an array of numbers"),
+        ([["1", "0"]], "f: transitions must be an array of numbers"),
+        (np.array([[1j, 1]]), "f: transitions must be an array of numbers"),
+        ([[10**400, 0]], "f: transitions must be an array of numbers"),
+        ([], "f: transitions must hold at least one"),
     ],
 )
 def test_rows_that_are_no_probabilities_are_named(p: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        arguments.probabilities("f", "moves", p)
+        arguments.probabilities("f", "transitions", p)
 
 
 def test_a_single_law_is_checked_too() -> None:

@@ -56,13 +56,13 @@ def test_a_reversible_chain_is_its_own_reversal() -> None:
 
 def test_bad_chains_are_named() -> None:
     for function in (stationary, mixing_time, hitting_times, time_reversal):
-        with pytest.raises(ConfigError, match=f"{function.__name__}: moves are a reducible chain"):
+        with pytest.raises(ConfigError, match=f"{function.__name__}: transitions are a reducible chain"):
             function([[1, 0], [0, 1]])
-        with pytest.raises(ConfigError, match=f"{function.__name__}: moves are a reducible chain"):
+        with pytest.raises(ConfigError, match=f"{function.__name__}: transitions are a reducible chain"):
             function([[0.5, 0.5], [0, 1]])
-        with pytest.raises(ConfigError, match=rf"{function.__name__}: moves\[1\] sums to 0.5"):
+        with pytest.raises(ConfigError, match=rf"{function.__name__}: transitions\[1\] sums to 0.5"):
             function([[1, 0], [0, 0.5]])
-        with pytest.raises(ConfigError, match=f"{function.__name__}: moves must be"):
+        with pytest.raises(ConfigError, match=f"{function.__name__}: transitions must be"):
             function([[0.5, 0.5]])
     with pytest.raises(ConfigError, match="periodic"):
         mixing_time([[0, 1], [1, 0]])

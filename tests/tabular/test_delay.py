@@ -14,26 +14,26 @@ from stretto.tabular.delay import DelayLine, Delays, Law
 @pytest.mark.parametrize("law", ["geometric", "poisson"])
 def test_delays_have_their_law_and_depend_on_seed_and_step_alone(law: Law) -> None:
     delays = Delays(law, 3.0, seed=5)
-    drawn = delays.draw(7, 40_000)
+    drawn = delays.sample(7, 40_000)
     assert drawn.min() >= 0
     variance = {"geometric": 12.0, "poisson": 3.0}[law]
     assert drawn.mean() == pytest.approx(3.0, abs=4 * (variance / 40_000) ** 0.5)
     assert drawn.var() == pytest.approx(variance, rel=0.05)
-    delays.draw(8, 10)
-    assert np.array_equal(delays.draw(7, 40_000), drawn)
-    assert not np.array_equal(delays.draw(8, 40_000), drawn)
-    assert not np.array_equal(Delays(law, 3.0, seed=6).draw(7, 40_000), drawn)
+    delays.sample(8, 10)
+    assert np.array_equal(delays.sample(7, 40_000), drawn)
+    assert not np.array_equal(delays.sample(8, 40_000), drawn)
+    assert not np.array_equal(Delays(law, 3.0, seed=6).sample(7, 40_000), drawn)
 
 
 def test_constant_delays_are_constant_and_bad_laws_are_refused() -> None:
-    assert Delays("constant", 4).draw(3, 5).tolist() == [4] * 5
+    assert Delays("constant", 4).sample(3, 5).tolist() == [4] * 5
     assert Delays("constant", 1.5).of(7) == 1.5
     for law, mean in (("poisson", -1.0), ("geometric", float("nan")), ("uniform", 1.0)):
         with pytest.raises(ConfigError, match=r"Delays: (mean|law)"):
             Delays(law, mean)  # type: ignore[arg-type]
     for delays in (Delays("constant", 1.5), Delays("exponential", 2.0)):
         with pytest.raises(ConfigError, match="whole steps"):
-            delays.draw(0, 3)
+            delays.sample(0, 3)
     law = Delays("poisson", 1.0)
     for call, said in (
         (lambda: Delays("poisson", 1e30), "Delays: mean"),
@@ -41,8 +41,8 @@ def test_constant_delays_are_constant_and_bad_laws_are_refused() -> None:
         (lambda: Delays("poisson", 1.0, 2**200), "Delays: seed"),
         (lambda: law.of(-1), "item = -1"),
         (lambda: law.first(-3), "items = -3"),
-        (lambda: law.draw(-1, 3), "step = -1"),
-        (lambda: law.draw(0, -3), "size = -3"),
+        (lambda: law.sample(-1, 3), "step = -1"),
+        (lambda: law.sample(0, -3), "size = -3"),
         (lambda: DelayLine(lifetime=-1), "DelayLine: lifetime"),
         (lambda: DelayLine(lifetime=float("nan")), "DelayLine: lifetime"),
     ):

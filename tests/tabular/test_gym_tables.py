@@ -53,12 +53,12 @@ class Walk(gymnasium.Env):
 @pytest.mark.parametrize("table", ["labels", "positions", "list"])
 def test_spaces_begin_where_they_say(first: tuple[int, int], table: str) -> None:
     plain, found = read_mdp(Walk(), 0.9, check=500), read_mdp(Walk(first, table), 0.9, check=500)
-    for name in ("moves", "rewards", "start"):
+    for name in ("transitions", "rewards", "start"):
         np.testing.assert_array_equal(getattr(found, name), getattr(plain, name))
     assert found.start.tolist() == [1, 0, 0, 0]  # where all resets begin
-    assert found.moves[0, 0].tolist() == [1, 0, 0, 0]
-    assert found.moves[1, 0].tolist() == [0.5, 0.5, 0, 0]
-    assert found.moves[2, 1].tolist() == [0, 0, 0, 1]
+    assert found.transitions[0, 0].tolist() == [1, 0, 0, 0]
+    assert found.transitions[1, 0].tolist() == [0.5, 0.5, 0, 0]
+    assert found.transitions[2, 1].tolist() == [0, 0, 0, 1]
     assert found.rewards[:, 1].tolist() == [0, 0, 1, 0]
 
 
@@ -67,7 +67,7 @@ def test_a_time_limit_is_no_part_of_the_table_and_the_environment_is_not_touched
     env.reset(seed=3)
     env.step(np.int64(1))
     before = env.unwrapped.np_random.bit_generator.state
-    np.testing.assert_array_equal(read_mdp(env, 0.9).moves, read_mdp(Walk(), 0.9).moves)
+    np.testing.assert_array_equal(read_mdp(env, 0.9).transitions, read_mdp(Walk(), 0.9).transitions)
     assert (env.unwrapped.at, env.unwrapped.np_random.bit_generator.state) == (1, before)
     assert env.step(1)[0] == 2
 
@@ -101,7 +101,7 @@ def test_a_table_that_is_not_what_is_played_is_refused(env: Any, said: str) -> N
 )  # fmt: skip
 def test_stochastic_tables_that_are_what_is_played_are_read(name: str, options: dict[str, Any]) -> None:
     mdp = read_mdp(gymnasium.make(name, **options), 0.9, check=4000)
-    np.testing.assert_allclose(mdp.moves.sum(2), 1.0, atol=1e-12)
+    np.testing.assert_allclose(mdp.transitions.sum(2), 1.0, atol=1e-12)
 
 
 def test_the_start_is_the_given_one_the_published_one_or_what_resets_show() -> None:

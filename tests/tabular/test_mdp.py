@@ -74,10 +74,10 @@ def test_ties_neither_cycle_nor_move_the_choice() -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    good: dict[str, Any] = {"moves": np.full((2, 2, 2), 0.5), "rewards": np.zeros((2, 2)), "gamma": 0.5}
+    good: dict[str, Any] = {"transitions": np.full((2, 2, 2), 0.5), "rewards": np.zeros((2, 2)), "gamma": 0.5}
     bad = {
-        r"MDP: moves\[0, 1\] sums to 0.9": {"moves": [[[1, 0], [0.9, 0]], [[1, 0], [0, 1]]]},
-        r"MDP: moves must be \[S,A,S\]": {"moves": np.full((2, 2, 3), 1 / 3)},
+        r"MDP: transitions\[0, 1\] sums to 0.9": {"transitions": [[[1, 0], [0.9, 0]], [[1, 0], [0, 1]]]},
+        r"MDP: transitions must be \[S,A,S\]": {"transitions": np.full((2, 2, 3), 1 / 3)},
         r"MDP: rewards has shape": {"rewards": np.zeros((2, 3))},
         "MDP: gamma = 1.0 must be": {"gamma": 1.0},
         "MDP: start sums to 0": {"start": [0, 0]},
@@ -103,7 +103,7 @@ def test_another_library_agrees(seed: int) -> None:
     from quantecon.markov import DiscreteDP
 
     mdp = _random(seed, 6, 4)
-    found = DiscreteDP(mdp.rewards, mdp.moves, mdp.gamma).solve(method="policy_iteration")
+    found = DiscreteDP(mdp.rewards, mdp.transitions, mdp.gamma).solve(method="policy_iteration")
     values, choice = policy_iteration(mdp)
     assert np.abs(found.v - values).max() < 1e-11
     assert found.sigma.tolist() == choice.tolist()

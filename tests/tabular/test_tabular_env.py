@@ -35,7 +35,7 @@ def test_an_environment_of_arrays_passes_the_checker_and_follows_its_law() -> No
         state = following
     error = 4 / np.sqrt(counts)
     assert (np.abs(paid / counts - env.mdp.rewards) < 0.5 * error).all()
-    assert (np.abs(after / counts[..., None] - env.mdp.moves) < 0.5 * error[..., None]).all()
+    assert (np.abs(after / counts[..., None] - env.mdp.transitions) < 0.5 * error[..., None]).all()
 
 
 def test_resets_to_a_state_and_refuses_what_does_not_exist() -> None:

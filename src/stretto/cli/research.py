@@ -245,10 +245,10 @@ def calibrate(
     horizon T), the smaller the rate must be. From the runs that collapsed two budgets are fitted, S x rate and
     rate x T; the answer keeps both.
     """
-    from stretto.papers.run import draw
+    from stretto.papers.run import save_figure
     from stretto.sweep.arms import parse_numbers
     from stretto.sweep.calibrate import calibrate as run
-    from stretto.sweep.calibrate import draw as fill
+    from stretto.sweep.calibrate import plot
 
     try:
         grid = [float(rate) for rate in rates.split(",")]
@@ -267,7 +267,7 @@ def calibrate(
     with _Counted(len(intervals) * len(grid) * seeds, line) as done:
         result = run(recipe, overrides or [], intervals, grid, list(range(seeds)), where, sync_interval=interval,
                      horizon=horizon, safety=safety, jobs=jobs, done=done)  # fmt: skip
-    figure = draw(lambda f: fill(result, f), where / "calibration.png")
+    figure = save_figure(lambda f: plot(result, f), where / "calibration.png")
     if as_json:
         print(json.dumps(result.as_json() | {"figure": str(figure)}))
         return

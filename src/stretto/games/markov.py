@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, discount, place, probabilities
+from stretto.tabular.arguments import Floats, array, discount, index_in, probabilities
 from stretto.tabular.mdp import MDP, Ints, policy_iteration
 
 Policies = Sequence[Floats]
@@ -17,11 +17,11 @@ Policies = Sequence[Floats]
 
 @dataclass(frozen=True)
 class MarkovGame:
-    """``moves`` [S,J,S], ``costs`` [N,S,J] expected cost of each player, ``gamma`` in [0, 1), ``actions`` the players'
-    numbers of actions (their product is J; joint actions are enumerated with player 0 slowest), ``start`` [S] (None:
-    uniform). ``ConfigError`` names what doesn't fit."""
+    """``transitions`` [S,J,S], ``costs`` [N,S,J] expected cost of each player, ``gamma`` in [0, 1), ``actions`` the
+    players' numbers of actions (their product is J; joint actions are enumerated with player 0 slowest), ``start`` [S]
+    (None: uniform). ``ConfigError`` names what doesn't fit."""
 
-    moves: Floats
+    transitions: Floats
     costs: Floats
     gamma: float
     actions: tuple[int, ...]
@@ -35,13 +35,13 @@ class MarkovGame:
                 f"MarkovGame: actions = {self.actions} must give each player a whole number of actions, at least one"
             )
         joint = int(np.prod(actions))
-        moves = probabilities("MarkovGame", "moves", self.moves, (None, joint, None))
-        if moves.shape[0] != moves.shape[2]:
-            raise ConfigError(f"MarkovGame: moves must be [S,J,S]; got {list(moves.shape)}")
-        states = len(moves)
+        transitions = probabilities("MarkovGame", "transitions", self.transitions, (None, joint, None))
+        if transitions.shape[0] != transitions.shape[2]:
+            raise ConfigError(f"MarkovGame: transitions must be [S,J,S]; got {list(transitions.shape)}")
+        states = len(transitions)
         start = np.full(states, 1 / states) if self.start is None else self.start
         fixed = {
-            "moves": moves,
+            "transitions": transitions,
             "costs": array("MarkovGame", "costs", self.costs, (len(actions), states, joint)),
             "gamma": discount("MarkovGame", self.gamma),
             "actions": actions,
@@ -58,11 +58,11 @@ class MarkovGame:
     @property
     def states(self) -> int:
         """S."""
-        return self.moves.shape[0]
+        return self.transitions.shape[0]
 
     def joint_actions(self) -> Ints:
         """[J,N]: each player's action in each joint action."""
-        return np.stack(np.unravel_index(np.arange(self.moves.shape[1]), self.actions), 1).astype(np.int64)
+        return np.stack(np.unravel_index(np.arange(self.transitions.shape[1]), self.actions), 1).astype(np.int64)
 
 
 def uniform_policies(game: MarkovGame) -> list[Floats]:
@@ -82,15 +82,15 @@ def joint_policy(game: MarkovGame, policies: Policies) -> Floats:
 def values(game: MarkovGame, policies: Policies) -> Floats:
     """V [N,S]: expected discounted cost of each player from each state."""
     joint = joint_policy(game, policies)
-    moves = np.einsum("sj,sjt->st", joint, game.moves)
+    transitions = np.einsum("sj,sjt->st", joint, game.transitions)
     costs = np.einsum("sj,nsj->ns", joint, game.costs)
-    return np.linalg.solve(np.eye(game.states) - game.gamma * moves, costs.T).T
+    return np.linalg.solve(np.eye(game.states) - game.gamma * transitions, costs.T).T
 
 
 def face(game: MarkovGame, policies: Policies, player: int) -> MDP:
     """The decision process of ``player`` when the others keep ``policies`` (its own entry is not used): rewards are
     minus its costs."""
-    checked, player = _checked("face", game, policies), place("face", "player", player, game.players)
+    checked, player = _checked("face", game, policies), index_in("face", "player", player, game.players)
     others = [p if i != player else np.ones((game.states, game.actions[i])) for i, p in enumerate(checked)]
     weights = np.ones((game.states, 1))
     for p in others:
@@ -98,8 +98,8 @@ def face(game: MarkovGame, policies: Policies, player: int) -> MDP:
     shape = (game.states, *game.actions)
     sums = tuple(1 + i for i in range(game.players) if i != player)
     own = (weights * game.costs[player]).reshape(shape).sum(sums)
-    moves = (weights[:, :, None] * game.moves).reshape(*shape, game.states).sum(sums)
-    return MDP(moves / moves.sum(-1, keepdims=True), -own, game.gamma, game.start)
+    transitions = (weights[:, :, None] * game.transitions).reshape(*shape, game.states).sum(sums)
+    return MDP(transitions / transitions.sum(-1, keepdims=True), -own, game.gamma, game.start)
 
 
 def best_response(game: MarkovGame, policies: Policies, player: int) -> tuple[Floats, Ints]:

@@ -10,8 +10,8 @@ from pettingzoo import ParallelEnv
 
 from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
-from stretto.tabular.arguments import number, place
-from stretto.tabular.sampling import invert
+from stretto.tabular.arguments import index_in, number
+from stretto.tabular.sampling import inverse_cdf
 
 
 class ParallelGame(ParallelEnv[str, int, int]):
@@ -47,9 +47,9 @@ class ParallelGame(ParallelEnv[str, int, int]):
             self.rng = np.random.default_rng(int(number("ParallelGame.reset", "seed", seed, 0, whole=True)))
         given = (options or {}).get("state")
         self.now = (
-            int(invert(self.game.start, self.rng.random()))
+            int(inverse_cdf(self.game.start, self.rng.random()))
             if given is None
-            else place("ParallelGame.reset", "state", given, self.game.states)
+            else index_in("ParallelGame.reset", "state", given, self.game.states)
         )
         self.agents, self.steps = list(self.possible_agents), 0
         return self._all(self.now), self._all({})
@@ -61,10 +61,10 @@ class ParallelGame(ParallelEnv[str, int, int]):
             raise ConfigError("ParallelGame.step: call reset() first")
         chosen = []
         for agent, count in zip(self.possible_agents, self.game.actions, strict=True):
-            chosen.append(place("ParallelGame.step", f"actions[{agent!r}]", actions.get(agent), count))
+            chosen.append(index_in("ParallelGame.step", f"actions[{agent!r}]", actions.get(agent), count))
         joint = int(np.ravel_multi_index(chosen, self.game.actions))
         costs = self.game.costs[:, self.now, joint]
-        self.now = int(invert(self.game.moves[self.now, joint], self.rng.random()))
+        self.now = int(inverse_cdf(self.game.transitions[self.now, joint], self.rng.random()))
         self.steps += 1
         over = self.steps == self.horizon
         rewards = {a: -float(c) for a, c in zip(self.possible_agents, costs, strict=True)}

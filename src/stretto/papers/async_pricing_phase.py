@@ -16,7 +16,7 @@ from stretto.games.pricing.engine import Clocks
 from stretto.games.pricing.logit import Market
 from stretto.games.pricing.phase import Cell, ddpg_cell, diagram, tabular_cell
 from stretto.papers.async_pricing_figures import phase
-from stretto.papers.run import draw
+from stretto.papers.run import save_figure
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
     def fill(figure: Any) -> None:
         phase(figure, figure.subplots(), given.rates, given.delays, cells)
 
-    print(draw(fill, given.out))
+    print(save_figure(fill, given.out))
 
 
 if __name__ == "__main__":

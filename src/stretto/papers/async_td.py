@@ -60,7 +60,7 @@ def constants(settings: Settings) -> Outcome:
     checks.append(_exact(f"m={', '.join(f'{m:g}' for m in IN_MASS)}: T Cov m/H^3", mass, tuple(IN_MASS.values())))
     for exit_steps, row in IN_MIXING.items():
         process = three_state(8, exit_steps, MASS)
-        found = (mixing_time(process.moves), _largest(laws.late_covariance(process, 8 / MASS)) * MASS / 512,
+        found = (mixing_time(process.transitions), _largest(laws.late_covariance(process, 8 / MASS)) * MASS / 512,
                 _largest(laws.constant_covariance(process)) / 64)  # fmt: skip
         mixing.append(found)
         checks.append(_exact(f"L={exit_steps}: t_mix, T Cov m/H^3, Cov/(eta H^2)", found, row, (0, 6, 6)))
@@ -72,7 +72,7 @@ def constants(settings: Settings) -> Outcome:
     best = laws.best_h(chain)[1] / _largest(laws.efficiency_bound(chain))
     checks.append(_exact("H=8, best h: TD/bound", (best,), (1.058,), (3,)))
     for exit_steps, time in ((32, 145.778), (512, 2067.845)):
-        worst = laws.worst_reverse_hitting_time(three_state(8, exit_steps, MASS).moves)
+        worst = laws.worst_reverse_hitting_time(three_state(8, exit_steps, MASS).transitions)
         checks.append(_exact(f"L={exit_steps}: worst reverse hitting time", (worst,), (time,), (3,)))
     pair = [p.values() for p in minimax_pair(8, 32, MASS, LATE)]
     apart = float(np.abs(pair[0] - pair[1]).max() * np.sqrt(MASS * LATE / 8**3))
@@ -81,7 +81,7 @@ def constants(settings: Settings) -> Outcome:
              "the lower bound is a minimax statement, which no run reproduces: shown instead are the ratio to the "
              "efficiency bound and how far apart the minimax pair's values are"]  # fmt: skip
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
         for k, label in enumerate(("T Cov m/H³ (steps h/t)", "Cov/(η H²) (constant step)", "efficiency bound m/H³")):
             left.plot(list(IN_HORIZON), [line[k] for line in lines], "o-", label=label)
@@ -96,7 +96,7 @@ def constants(settings: Settings) -> Outcome:
         right.set(xlabel="mixing time", title="no mixing time in the statistical term", ylim=(0, 0.08))
         left.legend(), right.legend()
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 def finite_time(settings: Settings) -> Outcome:
@@ -123,7 +123,7 @@ def finite_time(settings: Settings) -> Outcome:
             checks.append(Check(f"{name}: {what}, {len(seeds)} seeds, standard errors from the exact", list(z),
                                 "each within 4", None, bool((np.abs(z) <= 4).all())))  # fmt: skip
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         axes = figure.subplots()
         for k, state in enumerate("abc"):
             axes.plot([z[k] for z in deviations.values()], "o", label=f"state {state}")
@@ -132,7 +132,7 @@ def finite_time(settings: Settings) -> Outcome:
         axes.set(ylabel="simulated - exact, standard errors", title="moments after 20,000 transitions")
         axes.legend()
 
-    return Outcome(checks, [], draw)
+    return Outcome(checks, [], plot)
 
 
 def rate(settings: Settings) -> Outcome:
@@ -167,7 +167,7 @@ def rate(settings: Settings) -> Outcome:
                         figures, "<= .5, not increasing", [SIMULTANEOUS[t] for t in starts],
                         max(figures) <= 0.5 and falls))  # fmt: skip
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
         for horizon, (mean, slope) in curves.items():
             (line,) = left.loglog(marks, mean, label=f"H={horizon}: slope {slope.value:.3f}")
@@ -184,7 +184,7 @@ def rate(settings: Settings) -> Outcome:
         )
         left.legend(), right.legend()
 
-    return Outcome(checks, [], draw)
+    return Outcome(checks, [], plot)
 
 
 def transient(settings: Settings) -> Outcome:
@@ -197,7 +197,7 @@ def transient(settings: Settings) -> Outcome:
         times = first_passage(chain, steps, seeds, 0.5, every=100, limit=20_000_000)
         late = float(np.percentile(np.where(times < 0, np.inf, times), 90))
         found.append(late)
-        mixing.append(mixing_time(chain.moves) / MASS)
+        mixing.append(mixing_time(chain.transitions) / MASS)
         bounds.append(1.5 * found[0] + 2 * mixing[-1])
         checks.append(Check(f"L={exit_steps} (t_mix/mu_min = {mixing[-1]:.0f}): 90th percentile of transitions", late,
                             f"<= 1.5 x (L=32) + 2 t_mix/mu_min = {bounds[-1]:.0f}", published,
@@ -207,7 +207,7 @@ def transient(settings: Settings) -> Outcome:
         )
     notes = ["between its two regimes the transient bends, so the bound is asserted and no line fitted"]
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         axes = figure.subplots()
         axes.loglog(mixing, found, "o-", label="90th percentile")
         axes.loglog(mixing, bounds, "--", label="1.5 × (L=32) + 2 t_mix/μ_min")
@@ -218,7 +218,7 @@ def transient(settings: Settings) -> Outcome:
         )
         axes.legend()
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 PARTS: dict[str, Callable[[Settings], Outcome]] = {

@@ -14,7 +14,7 @@ import torch
 from stretto.batch import TokenBatch
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
-from stretto.tabular.styles import Path, Task, expected, train
+from stretto.tabular.asyncwebrl.verbosity import TrainingCurve, VerbosityTask, expected, train
 
 LEVELS = (0.7, 0.5, 0.3)
 PUBLISHED: dict[str, tuple[int, ...]] = {
@@ -23,14 +23,14 @@ PUBLISHED: dict[str, tuple[int, ...]] = {
     "k = mean |tau|": (83, 130, 187),
 }
 """Updates until P(verbose) < .7, .5, .3 in the setting of 15 steps; the first two with 12 seeds, the last with 24."""
-WORLDS = (("15 steps, k = 10", Task(), 10.0), ("30 steps, k = 20", Task(30, 8), 20.0))
+WORLDS = (("15 steps, k = 10", VerbosityTask(), 10.0), ("30 steps, k = 20", VerbosityTask(30, 8), 20.0))
 
 
 def reproduce(settings: Settings) -> Outcome:
     """All arms in two settings, the weights of single steps, and what the required control leaves of the effect."""
     seeds = settings.range(24, 12)
     checks = [*_weights()]
-    shown: dict[str, list[Path]] = {}
+    shown: dict[str, list[TrainingCurve]] = {}
     for name, task, k in WORLDS[:1] if settings.quick else WORLDS:
         arms = {}
         for arm, options in (("1/|tau|", {"normaliser": "length"}), ("k", {"k": k}), ("k = mean |tau|", {"k": k})):
@@ -44,10 +44,12 @@ def reproduce(settings: Settings) -> Outcome:
         "leave verbosity are those of 1/|tau| within noise. What stays is a slightly shorter, slightly more "
         "successful end. The published language-model figures (memory keys, out-of-domain success) aren't tested here.",
     ]
-    return Outcome(checks, notes, lambda figure: _draw(figure, shown))
+    return Outcome(checks, notes, lambda figure: _plot(figure, shown))
 
 
-def _compare(name: str, task: Task, arms: dict[str, list[Path]], published: dict[str, tuple[int, ...]]) -> list[Check]:
+def _compare(
+    name: str, task: VerbosityTask, arms: dict[str, list[TrainingCurve]], published: dict[str, tuple[int, ...]]
+) -> list[Check]:
     ends = {arm: np.mean([expected(task, path.verbosity[-1]) for path in paths], 0) for arm, paths in arms.items()}
     shorter, better = ends["k"] - ends["1/|tau|"]
     checks = [
@@ -64,7 +66,7 @@ def _compare(name: str, task: Task, arms: dict[str, list[Path]], published: dict
     return checks
 
 
-def _updates(paths: list[Path]) -> list[float]:
+def _updates(paths: list[TrainingCurve]) -> list[float]:
     return [float(np.mean([path.updates_until(level) for path in paths])) for level in LEVELS]
 
 
@@ -102,7 +104,7 @@ def step_weights(normaliser: str, lengths: tuple[int, ...], advantages: tuple[fl
     return [float(x) for x in -slope[first, 0] * len(lengths)]
 
 
-def _draw(figure: Any, arms: dict[str, list[Path]]) -> None:
+def _plot(figure: Any, arms: dict[str, list[TrainingCurve]]) -> None:
     left, right = figure.subplots(1, 2)
     for arm, paths in arms.items():
         left.plot(np.mean([path.verbosity for path in paths], 0), label=arm)

@@ -62,12 +62,12 @@ class Check:
 
 @dataclass
 class Outcome:
-    """Checks, notes for the reader (negative results are said here in plain words), and ``draw``: fills a
-    Matplotlib figure or subfigure (``draw(figure)``)."""
+    """Checks, notes for the reader (negative results are said here in plain words), and ``plot``: fills a
+    Matplotlib figure or subfigure (``plot(figure)``)."""
 
     checks: list[Check]
     notes: list[str] = field(default_factory=list)
-    draw: Callable[[Any], None] | None = None
+    plot: Callable[[Any], None] | None = None
 
     @property
     def passed(self) -> bool:

@@ -121,7 +121,7 @@ def brq(settings: Settings) -> Outcome:
         "Minimax optimality can't be shown by one learner: the slope in the share stands beside the two-point bound.",
     ]
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
         for arm, color in zip(ARMS, ("C3", "C1", "C4", "C0", "C2"), strict=True):
             for m, style in zip(MAGNITUDES, ("o-", "x--"), strict=True):
@@ -149,7 +149,7 @@ def brq(settings: Settings) -> Outcome:
         right.set(xlabel="steps in an epoch", ylabel="sup-norm error", title="No corruption")
         right.legend()
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 PARTS = {"brq": brq}

@@ -16,7 +16,7 @@ from torch import Tensor
 from stretto.batch import TokenBatch
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
-from stretto.tabular.walk import Estimator, Walk, learn, reward_weight, window
+from stretto.tabular.brace.random_walk import Estimator, RandomWalk, learn, reward_weight, window
 
 
 class Plan(NamedTuple):
@@ -72,7 +72,7 @@ def reproduce(settings: Settings) -> Outcome:
         "the error at k >= T, which depends on the world drawn (see the other worlds).",
     ]
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
         left.plot([0, *SHORT_WINDOWS], ordered, "o-", label="BRACE")
         for name, style in (("V-trace", "--"), ("window-5", ":")):
@@ -86,7 +86,7 @@ def reproduce(settings: Settings) -> Outcome:
         right.set(title="B: 150 steps", ylabel="RMSE of the critic")
         right.legend()
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 def _estimators(windows: tuple[int, ...], cut: tuple[int, ...]) -> dict[str, Estimator]:
@@ -101,7 +101,7 @@ def _rmse(
     plan: Plan, estimators: dict[str, Estimator], marks: tuple[int, ...], seeds: range, settings: Settings
 ) -> dict[int, RMSE]:
     """By round and estimator: [4] over all times and by third, mean over seeds."""
-    walk = Walk(**plan.world)
+    walk = RandomWalk(**plan.world)
     found = []
     for seed in seeds:
         found.append(learn(walk, estimators, ROUNDS, plan.trajectories, plan.step, marks, seed))
@@ -111,7 +111,7 @@ def _rmse(
 
 def _ratio(world: int, settings: Settings) -> float:
     """MC / (k >= T) on another short walk."""
-    walk = Walk(**SHORT.world, seed=world)
+    walk = RandomWalk(**SHORT.world, seed=world)
     two: dict[str, Estimator] = {name: get("brace", k=k).targets for name, k in (("MC", 0), ("all", walk.steps))}
     tables = learn(walk, two, ROUNDS, SHORT.trajectories, SHORT.step, (ROUNDS,), settings.first_seed)[ROUNDS]
     return float(walk.rmse(tables["MC"])[0] / walk.rmse(tables["all"])[0])
@@ -119,7 +119,7 @@ def _ratio(world: int, settings: Settings) -> float:
 
 def _reach(seed: int) -> tuple[dict[str, float], float]:
     """The reward's weight in the first token's target on the long walk, and the mean log of the product of traces."""
-    walk = Walk(**LONG.world)
+    walk = RandomWalk(**LONG.world)
     _, batch, logp = walk.sample(2000, np.random.default_rng((seed, 3)))
     batch = batch.replace(values=torch.full_like(logp, 0.5))
     weights = {e: reward_weight(f, batch, logp)[:, 0] for e, f in _estimators((30,), (30,)).items() if e != "MC"}

@@ -67,7 +67,7 @@ def foraging(settings: Settings) -> Outcome:
             "of food a step. A part of that is the longer way that theta travels under the same step rule: with steps "
             f"divided by sqrt 20 it costs {food[COUPLED] - food[SLOW]:.3f}."
         )
-    return Outcome([*ordering(runs), *reported(runs)], notes, lambda figure: draw_foraging(figure, runs, seeds[0]))
+    return Outcome([*ordering(runs), *reported(runs)], notes, lambda figure: plot_foraging(figure, runs, seeds[0]))
 
 
 def ends(runs: Runs, name: str, what: str) -> tuple[float, float]:
@@ -154,7 +154,7 @@ def rate(settings: Settings) -> Outcome:
         f"the slope of their mean either (sixteen at a time: {', '.join(f'{g:.2f}' for g in groups) or 'too few'}).",
         f"The bound is a worst case: the largest shares of it that are reached are {' and '.join(share)}.",
     ]
-    return Outcome(checks, notes, lambda figure: draw_rate(figure, found, slopes))
+    return Outcome(checks, notes, lambda figure: plot_rate(figure, found, slopes))
 
 
 def fit(runs: Climb, rows: slice = slice(None)) -> Slope:
@@ -162,7 +162,7 @@ def fit(runs: Climb, rows: slice = slice(None)) -> Slope:
     return loglog_slope(runs.updates, runs.squared[rows], decades=float(np.log10(runs.updates[-1] / 1000)))
 
 
-def draw_foraging(figure: Any, runs: dict[str, Runs], seed: int) -> None:
+def plot_foraging(figure: Any, runs: dict[str, Runs], seed: int) -> None:
     """Learning curves; where the foragers of the first seed are at the end."""
     left, right = figure.subfigures(1, 2, width_ratios=(1, 1.1))
     for axis, what in zip(left.subplots(2, 1, sharex=True), ("food", "overlap"), strict=True):
@@ -192,7 +192,7 @@ def _box(corner: tuple[float, float]) -> Any:
     return Rectangle(corner, 4, 4, fill=False, edgecolor="cyan", linewidth=1.2, clip_on=False)
 
 
-def draw_rate(figure: Any, found: dict[int, Climb], slopes: dict[int, Slope]) -> None:
+def plot_rate(figure: Any, found: dict[int, Climb], slopes: dict[int, Slope]) -> None:
     """Running means with their fits and the bound; slopes of single seeds."""
     left, right = figure.subplots(1, 2)
     for n, (pulls, runs) in enumerate(found.items()):

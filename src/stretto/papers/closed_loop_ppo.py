@@ -13,6 +13,7 @@ import numpy as np
 
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
+from stretto.tabular.collapse.stability import spectral_radius
 from stretto.tabular.delay import Delays
 from stretto.tabular.ppo import Lateness, Layered, TabularPPO, layered, lock, ppo_tabular
 from stretto.tabular.ppo import delay_oracle as exact
@@ -20,7 +21,6 @@ from stretto.tabular.ppo.coupling import split_update
 from stretto.tabular.ppo.measure import growth, late_mean, running_mean
 from stretto.tabular.ppo.oracle import gain, gradient, occupancy, optimal_gain
 from stretto.tabular.slopes import Slope, log_spaced, loglog_slope
-from stretto.tabular.stability import spectral_radius
 
 TWO_SCALES, ONE_SCALE = (0.6, 0.4), (0.5, 0.5)
 LATE = {"none": None, "4": Lateness(Delays("constant", 4)), "random, <= 4": Lateness(Delays("geometric", 2), most=4)}
@@ -66,7 +66,7 @@ def rate(settings: Settings) -> Outcome:
              "(1/2, 1/2), decays faster on this instance.",
              "The running mean of the critic error isn't used: its first 100 iterations dominate it."]  # fmt: skip
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         titles = (COLUMNS[0], "critic error, mean over [t/2, t]")
         for axis, title, j in zip(figure.subplots(1, 2), titles, (0, 2), strict=True):
             for name, (records, slopes) in curves.items():
@@ -76,7 +76,7 @@ def rate(settings: Settings) -> Outcome:
             axis.set(xlabel="iteration t", title=title)
             axis.legend(fontsize=7)
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 def delay(settings: Settings) -> Outcome:
@@ -122,7 +122,7 @@ def delay(settings: Settings) -> Outcome:
              f"With 8 episodes, no delay and .9 of the threshold the second moment grows by {spectral_radius(few):.3f} "
              "an iteration (above 1: there is no stationary level to simulate)."]  # fmt: skip
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         axis, map_ = figure.subplots(1, 2)
         for tau in STATIONARY:
             f = np.linspace(0.05, 1.0, 60)
@@ -142,7 +142,7 @@ def delay(settings: Settings) -> Outcome:
         map_.set_title("Stationary critic error")
         map_.legend(fontsize=7)
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 def horizon(settings: Settings) -> Outcome:
@@ -173,7 +173,7 @@ def horizon(settings: Settings) -> Outcome:
     notes = [f"Stationarity is no success measure on the lock: |grad J|^2 at the start falls from {start[0]} to "
              f"{start[1]} between 2 and 8 layers, a plateau. Episodes to a return are counted instead."]  # fmt: skip
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         axis = figure.subplots()
         for name, found in (("covered", covered), ("lock", locks)):
             axis.loglog(list(found), [np.median(e) for e in found.values()], "o-", label=name)
@@ -184,7 +184,7 @@ def horizon(settings: Settings) -> Outcome:
         axis.minorticks_off()
         axis.legend()
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 def coupling(settings: Settings) -> Outcome:
@@ -212,7 +212,7 @@ def coupling(settings: Settings) -> Outcome:
     notes = [f"{length} iterations, delay {tau}. The parts are squared norms after {EARLY} iterations, means over "
              "seeds: stale samples, critic, clip are exact biases; batch is the variance of n episodes."]  # fmt: skip
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         axis = figure.subplots()
         parts = ("batch", "clip", "critic", "stale", "gradient")
         for k, part in enumerate(parts):
@@ -221,7 +221,7 @@ def coupling(settings: Settings) -> Outcome:
         axis.set_xticks(np.arange(len(shares)) + 0.3, list(shares), fontsize=8)
         axis.legend(fontsize=7)
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 PARTS = {"ppo-rate": rate, "ppo-delay": delay, "ppo-horizon": horizon, "ppo-coupling": coupling}

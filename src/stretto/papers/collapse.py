@@ -16,11 +16,11 @@ from stretto.batch import TokenBatch
 from stretto.objectives import get
 from stretto.observe.calibration import Laws, Trial, fit_laws
 from stretto.papers.base import Check, Outcome, Settings
-from stretto.tabular import linear, stability
+from stretto.tabular.collapse import collapse_bandit, stability
 
 INTERVALS = (4, 8, 16, 32, 64)
 PUBLISHED = (6.45, 7.24, 7.24, 5.75, 4.56)
-RULES: tuple[tuple[str, linear.Rule], ...] = (
+RULES: tuple[tuple[str, collapse_bandit.Rule], ...] = (
     ("PPO clip", "clip"), ("exact importance weights", "is"), ("no ratio", "none"),
 )  # fmt: skip
 DRIFT = (4.0, 0.05, 3.0)
@@ -30,8 +30,8 @@ LAGS = (0, 1, 2, 16)
 
 def reproduce(settings: Settings) -> Outcome:
     """The 1/S law on the bandit (Adam; SGD beside it), the three toy models, and what PPO's clip changes."""
-    published = _largest([linear.draw_bandit(seed) for seed in range(3)], "adam", settings)
-    bandits = [linear.draw_bandit(seed) for seed in settings.range(20, 5)]
+    published = _largest([collapse_bandit.sample_bandit(seed) for seed in range(3)], "adam", settings)
+    bandits = [collapse_bandit.sample_bandit(seed) for seed in settings.range(20, 5)]
     found = _largest(bandits, "adam", settings)
     slope, kept = _slope(found)
     sgd, sgd_kept = _slope(_largest(bandits[:10], "sgd", settings))
@@ -65,13 +65,15 @@ def reproduce(settings: Settings) -> Outcome:
         "The law needs an update that persists in a stale direction: at the same step sizes PPO's clip and exact "
         "importance weights keep far more of the bandit's return (last rows), though not always all of it.",
     ]
-    return Outcome(checks, notes, lambda figure: _draw(figure, found, spent, budget))
+    return Outcome(checks, notes, lambda figure: _plot(figure, found, spent, budget))
 
 
-def _largest(bandits: list[linear.Bandit], optimizer: linear.Optimizer, settings: Settings) -> np.ndarray:
+def _largest(
+    bandits: list[collapse_bandit.CollapseBandit], optimizer: collapse_bandit.Optimizer, settings: Settings
+) -> np.ndarray:
     rows = []
     for i, bandit in enumerate(bandits):
-        rows.append([linear.largest_stable_rate(bandit, interval, optimizer) for interval in INTERVALS])
+        rows.append([collapse_bandit.largest_stable_rate(bandit, interval, optimizer) for interval in INTERVALS])
         settings.say(f"{optimizer}: bandit {i + 1} of {len(bandits)}")
     return np.array(rows)
 
@@ -103,9 +105,9 @@ def _limit_holds(lag: int) -> bool:
     return below < 1 < above
 
 
-def _gradient_error(bandit: linear.Bandit) -> float:
+def _gradient_error(bandit: collapse_bandit.CollapseBandit) -> float:
     """The largest difference between the bandit's exact gradient and autograd through ``reinforce``."""
-    fresh = linear.draw_bandit(10**6, scale=1.0).start
+    fresh = collapse_bandit.sample_bandit(10**6, scale=1.0).start
     weights = torch.tensor(fresh, requires_grad=True)
     logp = (torch.tensor(bandit.features) @ weights).log_softmax(1)
     mu = np.exp(bandit.logp(bandit.start))
@@ -115,14 +117,14 @@ def _gradient_error(bandit: linear.Bandit) -> float:
     return float(np.abs(-found.numpy() - bandit.gradient(fresh, bandit.start)).max())
 
 
-def _worst_end(bandit: linear.Bandit, rule: linear.Rule) -> float:
+def _worst_end(bandit: collapse_bandit.CollapseBandit, rule: collapse_bandit.Rule) -> float:
     """Lowest final return over S and step sizes in .19 .. 3 (in 800 + 4S steps), as a share of the reference."""
-    ends = [linear.train(bandit, s, 3 / 2**i, 800 + 4 * s, "adam", rule)[-max(4 * s, 40) :].mean()
+    ends = [collapse_bandit.train(bandit, s, 3 / 2**i, 800 + 4 * s, "adam", rule)[-max(4 * s, 40) :].mean()
             for s in INTERVALS for i in range(5)]  # fmt: skip
-    return float(min(ends) / linear.reference(bandit))
+    return float(min(ends) / collapse_bandit.reference(bandit))
 
 
-def _draw(figure: Any, rates: np.ndarray, spent: dict[int, list[float]], budget: float) -> None:
+def _plot(figure: Any, rates: np.ndarray, spent: dict[int, list[float]], budget: float) -> None:
     left, right = figure.subplots(1, 2)
     for row in rates:
         left.loglog(INTERVALS, np.where(row > 0, row, np.nan), color="0.8")

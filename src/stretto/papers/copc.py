@@ -15,7 +15,7 @@ from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
-from stretto.tabular.moments import drifted, moments
+from stretto.tabular.copc.gradient_moments import drifted_policies, gradient_moments
 
 KEEPS = {"[.8,1.25]": (0.8, 1.25), "[.5,2]": (0.5, 2.0), "none": (0.0, math.inf)}
 CLIPS = {"[1,1]": (1.0, 1.0), "[.8,1.25]": (0.8, 1.25), "[.5,2]": (0.5, 2.0), "[.2,5]": (0.2, 5.0),
@@ -33,13 +33,13 @@ TIGHT, LOOSE = 0, 2
 def reproduce(settings: Settings) -> Outcome:
     """Sweep both thresholds jointly in all three modes, drift 1, mean over seeds."""
     seeds = settings.range(8)
-    worlds = [drifted(3, 5, 1.0, seed) for seed in seeds]
+    worlds = [drifted_policies(3, 5, 1.0, seed) for seed in seeds]
     bias, error = ({mode: np.empty((len(KEEPS), len(CLIPS))) for mode in MODES} for _ in range(2))
     for mode in MODES:
         for i, keep in enumerate(KEEPS.values()):
             for j, clip in enumerate(CLIPS.values()):
                 objective = get("copc", residual_mode=mode, clip=clip, keep=keep)
-                found = [moments(world, objective) for world in worlds]
+                found = [gradient_moments(world, objective) for world in worlds]
                 bias[mode][i, j] = np.mean([m.bias for m in found])
                 error[mode][i, j] = np.mean([m.error(BATCH) for m in found])
         settings.say(f"COPC {mode}: {len(worlds)} trees x {len(KEEPS)} masks x {len(CLIPS)} clips")
@@ -68,7 +68,7 @@ def reproduce(settings: Settings) -> Outcome:
         "MSE: bias^2 plus a 256th of one trajectory's variance, in units of the squared target.",
     ]
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         axes = figure.subplots(1, 2)
         for row, keep in zip(mse, KEEPS, strict=True):
             axes[0].plot(names, row, "o-", label=f"actor mask {keep}")
@@ -80,4 +80,4 @@ def reproduce(settings: Settings) -> Outcome:
         axes[1].set(title="Bias: no mask, dashed the tightest", xlabel="clip of the advantage's ratio")
         axes[1].legend()
 
-    return with_learning(Outcome(checks, notes, draw), compare("copc", settings))
+    return with_learning(Outcome(checks, notes, plot), compare("copc", settings))

@@ -10,11 +10,11 @@ from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
-from stretto.tabular.mask_placement import EPS, placement, shares
-from stretto.tabular.stale import Plan, train
-from stretto.tabular.stale_world import World
-from stretto.tabular.token_noise import Law, Noise, Positions, first_order_law, positions
-from stretto.tabular.trust_region import Probe
+from stretto.tabular.entr.mask_placement import EPS, placement, shares
+from stretto.tabular.entr.token_noise import Law, Noise, Positions, first_order_law, positions
+from stretto.tabular.lagged.learning import Plan, train
+from stretto.tabular.lagged.world import World
+from stretto.tabular.sat.region_checks import Probe
 
 TAU = 0.2
 NOISES: tuple[Noise, ...] = ("drift", "engine")
@@ -37,7 +37,7 @@ def reproduce(settings: Settings) -> Outcome:
         *scale("seed 0", law),
         pairs(law),
         *scale("another seed", first_order_law(first + 1)),
-        *(check for noise in NOISES for check in place(noise, seen[noise])),
+        *(check for noise in NOISES for check in index_in(noise, seen[noise])),
         *others,
         *learning(settings),
     ]
@@ -48,7 +48,7 @@ def reproduce(settings: Settings) -> Outcome:
         f"of 0.05 is tight, {held['drift']:.0%} of them keep it. Under engine noise {held['engine']:.0%} are negative.",
         f"tau = {TAU} and eps = {EPS} are unpublished choices; learning is reported without a condition.",
     ]  # fmt: skip
-    outcome = Outcome(checks, notes, lambda figure: draw_figure(figure, law, seen))
+    outcome = Outcome(checks, notes, lambda figure: plot_figure(figure, law, seen))
     return with_learning(outcome, compare("entr", settings))
 
 
@@ -72,7 +72,7 @@ def pairs(law: Law) -> Check:
     return Check("pairs of H and 1 - sum p^2", found, "to the digits shown", PAIRS, near)
 
 
-def place(noise: Noise, seen: Positions) -> list[Check]:
+def index_in(noise: Noise, seen: Positions) -> list[Check]:
     """B: the stream with seed 1."""
     fixed, entr, mean = placement(seen, "fixed"), placement(seen, "entr"), float(seen.entropy.mean())
     r = {"fixed": fixed.correlation, "entr": entr.correlation}
@@ -112,7 +112,7 @@ def learning(settings: Settings) -> list[Check]:
     return checks
 
 
-def draw_figure(figure: Any, law: Law, seen: dict[Noise, Positions]) -> None:
+def plot_figure(figure: Any, law: Law, seen: dict[Noise, Positions]) -> None:
     """Left: scale of d by entropy. Right: masked share by entropy."""
     left, *rest = figure.subplots(1, 3)
     left.plot(law.entropy, law.scale, "o", label="E d^2 / sigma^2")

@@ -9,7 +9,7 @@ from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
-from stretto.tabular.counts import GroupedBandit
+from stretto.tabular.gmc_grpo.grouped_bandit import GroupedBandit
 
 SIZES = (2, 8, 32, 128)
 TIC = {0.05: 0.0976, 0.2: 0.0926, 1.0: 0.0661}
@@ -45,7 +45,7 @@ def enumerated(settings: Settings) -> Outcome:
     ]
     for eps in TIC:
         checks += at(eps, {m: bias[m, eps] for m in METHODS}, {m: second[m, eps] for m in METHODS})
-    return Outcome(checks, [note(second)], lambda figure: draw_figure(figure, bias, second))
+    return Outcome(checks, [note(second)], lambda figure: plot_figure(figure, bias, second))
 
 
 def at(eps: float, bias: dict[str, list[float]], second: dict[str, list[float]]) -> list[Check]:
@@ -76,7 +76,7 @@ def note(second: dict[tuple[str, float], list[float]]) -> str:
     )
 
 
-def draw_figure(
+def plot_figure(
     figure: Any, bias: dict[tuple[str, float], list[float]], second: dict[tuple[str, float], list[float]]
 ) -> None:
     """Bias (left) and second moment (right) by the size of groups, a colour per eps."""

@@ -12,7 +12,7 @@ from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
-from stretto.tabular.kl_estimators import (
+from stretto.tabular.klpo.estimators import (
     POLICY,
     SAMPLER,
     SMALL,
@@ -21,7 +21,7 @@ from stretto.tabular.kl_estimators import (
     variance,
     variances_by_draws,
 )
-from stretto.tabular.kl_fit import (
+from stretto.tabular.klpo.population import (
     SharedColumns,
     Window,
     descend,
@@ -30,7 +30,7 @@ from stretto.tabular.kl_fit import (
     population_objective,
     score_covariance,
 )
-from stretto.tabular.token_tree import TokenTree
+from stretto.tabular.token_tree.tree import TokenTree
 
 OBJECTIVE, ROOT = 1.3745647608726, [0.1845730203, -0.1845730203]
 BETA, STALE_BETA = 0.4, 0.5
@@ -68,7 +68,7 @@ def reproduce(settings: Settings) -> Outcome:
         f"{fixed['klpo-binary'][-1].distance:.3g} nats from the Gibbs policy: it has no population identity.",
         "Learning with a refreshed sampler is reported, without a condition: the paper has no figures.",
     ]
-    outcome = Outcome(checks, notes, lambda figure: draw_figure(figure, fixed, spread, floor))
+    outcome = Outcome(checks, notes, lambda figure: plot_figure(figure, fixed, spread, floor))
     return with_learning(outcome, compare("klpo", settings))
 
 
@@ -136,7 +136,7 @@ def sweep(spread: list[float], floor: float) -> list[Check]:
     ]
 
 
-def draw_figure(figure: Any, fixed: dict[str, list[Window]], spread: list[float], floor: float) -> None:
+def plot_figure(figure: Any, fixed: dict[str, list[Window]], spread: list[float], floor: float) -> None:
     """Left: distance to the Gibbs policy after S steps. Right: variance by 1/M."""
     left, right = figure.subplots(1, 2)
     for name, run in fixed.items():

@@ -13,8 +13,8 @@ from stretto.objectives import get
 from stretto.observe.calibration import collapse_step
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
-from stretto.tabular.stale import Curve, Plan, train
-from stretto.tabular.stale_world import World
+from stretto.tabular.lagged.learning import Curve, Plan, train
+from stretto.tabular.lagged.world import World
 
 WORLD: dict[str, Any] = {"contexts": 16, "vocab": 4, "depth": 4, "features": 8, "success": 0.1}
 """One sequence in ten succeeds; 1360 states share 32 weights."""
@@ -156,21 +156,21 @@ def _verdict(mean: float, low: float, high: float) -> str:
 
 def with_learning(outcome: Outcome, learning: Learning) -> Outcome:
     """``outcome`` and the comparison: its rows, its notes, its curves below the figure."""
-    above = outcome.draw
+    above = outcome.plot
 
     def fill(figure: Any) -> None:
         if above is None:
-            return draw_learning(figure, learning)
+            return plot_learning(figure, learning)
         figure.set_size_inches(9, 7.5)
         top, bottom = figure.subfigures(2, 1)
         above(top)
-        draw_learning(bottom, learning)
+        plot_learning(bottom, learning)
         return None
 
     return Outcome([*outcome.checks, *learning_checks(learning)], [*outcome.notes, *learning_notes(learning)], fill)
 
 
-def draw_learning(figure: Any, learning: Learning) -> None:
+def plot_learning(figure: Any, learning: Learning) -> None:
     """J over the steps, a panel per lag, a colour per arm: the mean over seeds and the seeds themselves, faint."""
     axes = figure.subplots(1, len(learning.lags), sharey=True, squeeze=False)[0]
     for axis, lag in zip(axes, learning.lags, strict=True):

@@ -13,8 +13,8 @@ import numpy as np
 
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
-from stretto.tabular.routes import compare_routes
-from stretto.tabular.versions import Result, Route, draw_mismatched, train
+from stretto.tabular.old_logits.mismatched_bandit import Result, Route, sample_mismatched_bandit, train
+from stretto.tabular.old_logits.scoring_routes import compare_routes
 
 ROUTES: tuple[Route, ...] = get_args(Route)
 BOUNDS = (0, 8, 16, 32)
@@ -62,7 +62,7 @@ def reproduce(settings: Settings) -> Outcome:
         "The log-linear proxy is wrong even on fresh data: its first factor never shows the engine's noise, so its "
         "gate doesn't act. Its returns are no worse for that here.",
     ]
-    return Outcome([*rows, *conditions, *_routes(settings)], notes, lambda figure: _draw(figure, found, bounds))
+    return Outcome([*rows, *conditions, *_routes(settings)], notes, lambda figure: _plot(figure, found, bounds))
 
 
 def _table(settings: Settings, bounds: tuple[int, ...]) -> Table:
@@ -71,7 +71,7 @@ def _table(settings: Settings, bounds: tuple[int, ...]) -> Table:
     found: Table = {}
     for bound in bounds:
         for route in ROUTES:
-            runs: list[Result] = [train(draw_mismatched(s), objective, route, bound, s) for s in seeds]
+            runs: list[Result] = [train(sample_mismatched_bandit(s), objective, route, bound, s) for s in seeds]
             found[bound, route] = {name: float(np.mean([getattr(run, name) for run in runs])) for name in FIELDS}
         settings.say(f"lag bound {bound}: {len(ROUTES)} routes, {len(seeds)} seeds")
     return found
@@ -95,7 +95,7 @@ def _routes(settings: Settings) -> list[Check]:
     return checks
 
 
-def _draw(figure: Any, found: Table, bounds: tuple[int, ...]) -> None:
+def _plot(figure: Any, found: Table, bounds: tuple[int, ...]) -> None:
     axes = figure.subplots(1, 3)
     titles = {"error": "|error| of the log-probability", "dropped": "first-factor mask rate", "value": "final return"}
     for axis, (name, title) in zip(axes, titles.items(), strict=True):

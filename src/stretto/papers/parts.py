@@ -20,17 +20,17 @@ def together(parts: Mapping[str, Callable[[Settings], Outcome]], settings: Setti
         settings.say(f"{name}: {verdict}, {time.perf_counter() - start:.0f} s")
     checks = [dataclasses.replace(c, name=f"{part}: {c.name}") for part, o in found.items() for c in o.checks]
     notes = [f"{part}: {note}" for part, o in found.items() for note in o.notes]
-    drawn = [o.draw for o in found.values() if o.draw is not None]
+    drawn = [o.plot for o in found.values() if o.plot is not None]
     if not drawn:
         return Outcome(checks, notes)
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         width, height = figure.get_size_inches()
         figure.set_size_inches(width, height * len(drawn))
         for fill, rows in zip(drawn, figure.subfigures(len(drawn), 1, squeeze=False), strict=True):
             fill(rows[0])
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 def _asked(outcome: Outcome) -> bool:

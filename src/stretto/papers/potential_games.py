@@ -22,7 +22,7 @@ from stretto.games.potential.potential import alpha_bound, alpha_enumerated, alp
 from stretto.games.potential.regret import gaps_along, nash_regret
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
-from stretto.papers.potential_games_figures import draw_alpha, draw_jobs, draw_regret
+from stretto.papers.potential_games_figures import plot_alpha, plot_jobs, plot_regret
 from stretto.tabular.mdp import occupancy
 from stretto.tabular.slopes import Slope, loglog_slope
 
@@ -88,7 +88,7 @@ def alpha(settings: Settings) -> Outcome:
         "Not reproduced: linear in a constant bias. A pure equilibrium is left only once the bias exceeds the "
         "advantage of its actions; the gap is then a jump, below bias x horizon. Only that upper bound is linear.",
     ]
-    return Outcome(checks, notes, lambda figure: draw_alpha(figure, TABLE, by_kappa, by_floor, by_bias))
+    return Outcome(checks, notes, lambda figure: plot_alpha(figure, TABLE, by_kappa, by_floor, by_bias))
 
 
 def online(settings: Settings) -> Outcome:
@@ -113,7 +113,7 @@ def online(settings: Settings) -> Outcome:
     notes = [
         "Set 1 is slower than T^-2/15 in this window: an asymptotic upper bound is neither contradicted nor shown."
     ]
-    return Outcome(checks, notes, lambda figure: draw_regret(figure, curves, -2 / 15, "steps T"))
+    return Outcome(checks, notes, lambda figure: plot_regret(figure, curves, -2 / 15, "steps T"))
 
 
 def episodic(settings: Settings) -> Outcome:
@@ -137,7 +137,7 @@ def episodic(settings: Settings) -> Outcome:
         Check("start's weight on all states: max d/rho, regret at rho", rare),
         Check("weight 0.001 against 1: regret grows by, max d/rho grows by", growth, "", "does not scale with d/rho"),
     ]
-    return Outcome(checks, [], lambda figure: draw_regret(figure, {"episodic": (times, regret)}, -1 / 4, "rounds T"))
+    return Outcome(checks, [], lambda figure: plot_regret(figure, {"episodic": (times, regret)}, -1 / 4, "rounds T"))
 
 
 def scheduling(settings: Settings) -> Outcome:
@@ -164,7 +164,7 @@ def scheduling(settings: Settings) -> Outcome:
         "jobs is a poor potential game: simultaneous updates leave the equilibrium for a while and come back; a "
         "smaller step does so later or not at all. Gaps need not fall monotonically."
     ]
-    return Outcome(checks, notes, lambda figure: draw_jobs(figure, paths))
+    return Outcome(checks, notes, lambda figure: plot_jobs(figure, paths))
 
 
 def _kappa(kappa: float, seeds: range) -> tuple[float, float, float]:

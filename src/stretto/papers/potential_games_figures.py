@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-def draw_alpha(
+def plot_alpha(
     figure: Any,
     table: Mapping[float, tuple[float, float]],
     by_kappa: Mapping[float, tuple[float, float, float]],
@@ -36,7 +36,7 @@ def draw_alpha(
     biases.legend(fontsize=7)
 
 
-def draw_regret(figure: Any, curves: Mapping[str, tuple[Any, Any]], rate: float, label: str) -> None:
+def plot_regret(figure: Any, curves: Mapping[str, tuple[Any, Any]], rate: float, label: str) -> None:
     """Mean regret and range over seeds on logarithmic axes, with the bound's rate through the last point."""
     axes = figure.subplots()
     for name, (times, regret) in curves.items():
@@ -49,7 +49,7 @@ def draw_regret(figure: Any, curves: Mapping[str, tuple[Any, Any]], rate: float,
     axes.legend()
 
 
-def draw_jobs(figure: Any, paths: Mapping[float, Mapping[int, float]]) -> None:
+def plot_jobs(figure: Any, paths: Mapping[float, Mapping[int, float]]) -> None:
     """Exact gap over rounds, by step size."""
     axes = figure.subplots()
     for eta, path in paths.items():

@@ -19,7 +19,7 @@ from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
 from stretto.papers.rac_slack import slack
-from stretto.tabular.delayed import Delayed, Floats
+from stretto.tabular.rac.two_part_reward import Floats, TwoPartRewardMDP
 
 DELAYS = (5, 20, 50)
 TAU, SHORT = 1000.0, 50.0
@@ -29,11 +29,11 @@ STREAM = [30.17, 29.42, 84.05]
 
 def reproduce(settings: Settings) -> Outcome:
     """Exact at T = 50 and T = inf, the stream of the paper, its repetitions, and waiting for the slow reward."""
-    world = Delayed()
+    world = TwoPartRewardMDP()
     target = world.stationary(world.fast + world.slow)
     fast, slow = world.finite(world.fast), world.finite(world.slow)
     exact = [_ratio(fast, slow, target, weight(d, TAU)) for d in DELAYS]
-    worlds = [Delayed(1337 + s, 7 + s) for s in settings.range(5, 2)]
+    worlds = [TwoPartRewardMDP(1337 + s, 7 + s) for s in settings.range(5, 2)]
     law_error = max(_law_error(w, tau) for w in [world, *worlds] for tau in (TAU, SHORT))
     stream, inflation = _sampled(world, target, 0)
     headline = np.array([np.mean(stream), *stream])
@@ -68,7 +68,7 @@ def reproduce(settings: Settings) -> Outcome:
         "no bias but what the finite horizon leaves.",
     ]
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         left_axis, right_axis = figure.subplots(1, 2)
         delays = np.arange(1, 101)
         for tau in (TAU, SHORT):
@@ -82,7 +82,7 @@ def reproduce(settings: Settings) -> Outcome:
         right_axis.set(xlabel="mean bias ratio of a stream", ylabel="streams", title="The metric's own noise")
         right_axis.legend()
 
-    return _with_slack(Outcome(checks, notes, draw), settings)
+    return _with_slack(Outcome(checks, notes, plot), settings)
 
 
 def _with_slack(outcome: Outcome, settings: Settings) -> Outcome:
@@ -92,16 +92,16 @@ def _with_slack(outcome: Outcome, settings: Settings) -> Outcome:
     notes = [f"rac-slack: {note}" for note in part.notes]
 
     def both(figure: Any) -> None:
-        for fill, rows in zip((outcome.draw, part.draw), figure.subfigures(2, 1), strict=True):
+        for fill, rows in zip((outcome.plot, part.plot), figure.subfigures(2, 1), strict=True):
             fill(rows)  # type: ignore[misc]
 
     whole = with_learning(Outcome([*outcome.checks, *checks], [*outcome.notes, *notes], both), compare("rac", settings))
 
-    def draw(figure: Any) -> None:
-        whole.draw(figure)  # type: ignore[misc]
+    def plot(figure: Any) -> None:
+        whole.plot(figure)  # type: ignore[misc]
         figure.set_size_inches(9, 11)
 
-    return replace(whole, draw=draw)
+    return replace(whole, plot=plot)
 
 
 def weight(delay: int, tau: float) -> float:
@@ -132,13 +132,13 @@ def _ratio(fast: Floats, slow: Floats, target: Floats, age: float) -> float:
     return float(np.linalg.norm(fast - target) / np.linalg.norm(fast + age * slow - target))
 
 
-def _law_error(world: Delayed, tau: float) -> float:
+def _law_error(world: TwoPartRewardMDP, tau: float) -> float:
     fast, slow = world.stationary(world.fast), world.stationary(world.slow)
     ages = [weight(d, tau) for d in DELAYS]
     return max(abs(_ratio(fast, slow, fast + slow, a) * (1 - a) - 1) for a in ages)
 
 
-def _sampled(world: Delayed, target: Floats, first: int) -> tuple[list[float], list[float]]:
+def _sampled(world: TwoPartRewardMDP, target: Floats, first: int) -> tuple[list[float], list[float]]:
     """Bias ratio and variance inflation by delay, trajectories of three seeds pooled."""
     ratios, inflation = [], []
     for delay in DELAYS:

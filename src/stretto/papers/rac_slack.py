@@ -12,9 +12,10 @@ from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.arguments import Floats
 from stretto.tabular.delay import Delays
 from stretto.tabular.mdp import uniform_policy, value_iteration
-from stretto.tabular.slack import (
+from stretto.tabular.rac.late_reward_learning import LateRewardPPO
+from stretto.tabular.rac.late_rewards import (
+    LateRewardMDP,
     LateRewards,
-    SlowWorld,
     advantage,
     advantage_bias,
     arrival_mass,
@@ -24,15 +25,20 @@ from stretto.tabular.slack import (
     waiting_mass,
     waiting_time,
 )
-from stretto.tabular.slack_learner import SlowPPO
 
 Q, PHI = 0.3, 0.99086
 WAITS = range(21)
 MASSES = (0.0, 0.5, 0.9, 0.979)
 DROPPED = {1: 0.794150, 2: 1.802140, 4: 1.716636}
 SOFT = [1.743851, 0.408129, 0.094227, 0.020209]
-ARMS = {"full": SlowPPO("full"), "drop": SlowPPO("drop"), "wait 0": SlowPPO("wait"), "wait 4": SlowPPO("wait", 4),
-        "wait 10": SlowPPO("wait", 10), "rac": SlowPPO("rac")}  # fmt: skip
+ARMS = {
+    "full": LateRewardPPO("full"),
+    "drop": LateRewardPPO("drop"),
+    "wait 0": LateRewardPPO("wait"),
+    "wait 4": LateRewardPPO("wait", 4),
+    "wait 10": LateRewardPPO("wait", 10),
+    "rac": LateRewardPPO("rac"),
+}
 RHO_BARS = (1.0, 1.2, 2.0, 5.0)
 
 
@@ -83,7 +89,7 @@ def slack(settings: Settings) -> Outcome:
         "(6) Off policy the clipped ratio isn't unbiased, and the identity holds for what it weighs: see that row.",
     ]
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         left, middle, right = figure.subplots(1, 3)
         bias = [np.abs(advantage_bias(two, uniform_policy(two.mdp), 1 - s)).max() for s in slacks]
         left.plot(slacks, bias, "o", label="advantage, largest error")
@@ -106,7 +112,7 @@ def slack(settings: Settings) -> Outcome:
         right.set_ylim(0, 25)
         right.legend(fontsize=7, title="time", loc="upper right", ncols=3)
 
-    return Outcome(checks, notes, draw)
+    return Outcome(checks, notes, plot)
 
 
 def _factors(mass: float) -> dict[int, tuple[float, float, float]]:
@@ -146,7 +152,7 @@ def _queue_error(seed: int, last: int | None, items: int = 10_000) -> float:
     return abs(queue.injected / items - mass) / math.sqrt((square - mass**2) / items)
 
 
-def _learnt(world: SlowWorld, settings: Settings) -> dict[str, list[float]]:
+def _learnt(world: LateRewardMDP, settings: Settings) -> dict[str, list[float]]:
     """[mean, half of its 95 % interval] over seeds, by arm and time."""
     out = {}
     for time in (100, 400):

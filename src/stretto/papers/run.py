@@ -53,12 +53,12 @@ def reproduce(paper: Paper, settings: Settings, figures: Path) -> Verdict:
     module = importlib.import_module(f"stretto.papers.{paper.module}")
     outcome: Outcome = (module.PARTS[paper.only] if paper.only else module.reproduce)(settings)
     figure, notes = None, outcome.notes
-    if outcome.draw is not None:
+    if outcome.plot is not None:
         try:
-            figure = str(draw(outcome.draw, figures / f"{paper.name}.png"))
+            figure = str(save_figure(outcome.plot, figures / f"{paper.name}.png"))
         except OSError as error:  # a full disk, say: what was measured is kept
             notes = [*notes, f"no figure: {error}"]
-    return Verdict(paper, dataclasses.replace(outcome, notes=notes, draw=None), time.perf_counter() - start, figure)
+    return Verdict(paper, dataclasses.replace(outcome, notes=notes, plot=None), time.perf_counter() - start, figure)
 
 
 def check_directory(figures: Path) -> None:
@@ -92,7 +92,7 @@ def reproduce_all(
     return [found[p.name] for p in papers]
 
 
-def draw(fill: Callable[[Any], None], path: Path) -> Path:
+def save_figure(fill: Callable[[Any], None], path: Path) -> Path:
     """Write what ``fill(figure)`` draws."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -10,8 +10,8 @@ from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
-from stretto.tabular.contexts import Contexts, group_scale
-from stretto.tabular.style import Baseline, Followed, Styles, follow
+from stretto.tabular.sao.context_bandit import ContextBandit, group_scale
+from stretto.tabular.sao.style_bandit import Baseline, Followed, StyleBandit, follow
 
 ROLLOUTS, REPETITIONS = 64, 4000
 GROUPS = (1, 8)
@@ -30,7 +30,7 @@ def reproduce(settings: Settings) -> Outcome:
     law, measured = _variance(settings)
     scales = {n: group_scale(get("grpo", std=False), *_three_actions(), n) for n in (2, 3, 4)}
     off = max(abs(scale - (1 - 1 / n)) for n, scale in scales.items())
-    styles = Styles(settings.range(20, 8))
+    styles = StyleBandit(settings.range(20, 8))
     updates = (2 if settings.quick else 6) * styles.flip
     runs = {name: _switched(styles, arm, updates) for name, arm in ARMS.items()}
     recovery = {name: run.recovery(styles.flip, LEVEL) for name, run in runs.items()}
@@ -56,7 +56,7 @@ def reproduce(settings: Settings) -> Outcome:
         "SAO's interval for coding, (.8, 3.0), at lag 16; PPO's clip lets A < 0 through however large the ratio.",
     ]
 
-    def draw(figure: Any) -> None:
+    def plot(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
         groups = np.arange(1, 17)
         single, eight = law[1], law[8]
@@ -69,28 +69,28 @@ def reproduce(settings: Settings) -> Outcome:
         right.set(xlabel="update", ylabel="expected reward", title="The rewarded style flips every 100 updates")
         right.legend()
 
-    return with_learning(Outcome(checks, notes, draw), compare("sao", settings))
+    return with_learning(Outcome(checks, notes, plot), compare("sao", settings))
 
 
 def _variance(settings: Settings) -> tuple[dict[int, float], dict[int, float]]:
     """By group size: the law, and as measured on the objective."""
-    world = Contexts(seed=settings.first_seed)
+    world = ContextBandit(seed=settings.first_seed)
     g = np.random.default_rng((settings.first_seed, 1))
     measured = {n: world.measured(get("sao"), ROLLOUTS, n, REPETITIONS, g) for n in GROUPS}
     return {n: world.law(ROLLOUTS, n) for n in GROUPS}, measured
 
 
 def _three_actions() -> tuple[Any, Any]:
-    small = Contexts(contexts=1, actions=3)
+    small = ContextBandit(contexts=1, actions=3)
     return small.policy[0], small.reward[0]
 
 
-def _switched(styles: Styles, arm: tuple[str, dict[str, Any], Baseline, int], updates: int) -> Followed:
+def _switched(styles: StyleBandit, arm: tuple[str, dict[str, Any], Baseline, int], updates: int) -> Followed:
     name, options, baseline, group = arm
     return follow(styles, get(name, **options), baseline=baseline, group=group, rollouts=ROLLOUTS, updates=updates)
 
 
-def _lagged(styles: Styles, name: str, options: dict[str, Any], updates: int) -> Followed:
+def _lagged(styles: StyleBandit, name: str, options: dict[str, Any], updates: int) -> Followed:
     """At lag 16, with steps large enough that ratios leave the interval."""
     objective = get(name, **options)
     return follow(styles, objective, baseline="critic", rollouts=ROLLOUTS, lag=LAG, lr=3.0, limit=4.0, updates=updates)

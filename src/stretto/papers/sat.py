@@ -11,9 +11,9 @@ from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
-from stretto.tabular.stale import Curve, Plan, train
-from stretto.tabular.stale_world import World
-from stretto.tabular.trust_region import Probe, random_tokens, unlike_nominal, violations
+from stretto.tabular.lagged.learning import Curve, Plan, train
+from stretto.tabular.lagged.world import World
+from stretto.tabular.sat.region_checks import Probe, random_tokens, unlike_nominal, violations
 
 KERNELS, LAGS, RADIUS, STEPS = ("H1", "H2"), (1, 8, 32), 0.2, 66
 Runs = dict[tuple[int, str], list[tuple[Curve, Probe]]]
@@ -45,7 +45,7 @@ def reproduce(settings: Settings) -> Outcome:
         "At three times the step size and lag 32 most that moves is at the clip already: no condition is set there.",
     ]
     return with_learning(
-        Outcome(checks, notes, lambda figure: draw_figure(figure, runs, far)), compare("sat", settings)
+        Outcome(checks, notes, lambda figure: plot_figure(figure, runs, far)), compare("sat", settings)
     )
 
 
@@ -138,7 +138,7 @@ def synchronous(seed: int) -> list[Check]:
     ]
 
 
-def draw_figure(figure: Any, runs: Runs, far: Far) -> None:
+def plot_figure(figure: Any, runs: Runs, far: Far) -> None:
     """Divergence, outward mass and return by lag."""
     pictures = {
         "KL(mu||pi) per window, nats": lambda name, lag: far[1.0, lag][name],

@@ -83,7 +83,7 @@ def calibrate(
     return Calibration(laws.rate(sync_interval, horizon, safety), sync_interval, horizon, safety, laws, trials)
 
 
-def draw(calibration: Calibration, figure: Any) -> None:
+def plot(calibration: Calibration, figure: Any) -> None:
     """Runs that held and runs that collapsed over the plane of sync interval and rate, with the fitted limit."""
     axes = figure.subplots()
     for collapsed, mark, label in ((False, "o", "held"), (True, "x", "collapsed")):

@@ -90,7 +90,7 @@ def of_type(where: str, **given: tuple[Any, type]) -> None:
             raise ConfigError(f"{where}: {name} must be of type {kind.__name__}; got {type(value).__name__}")
 
 
-def rising(where: str, name: str, x: Any, least: int = 2) -> Floats:
+def increasing(where: str, name: str, x: Any, least: int = 2) -> Floats:
     """``x`` as float64 [n], n >= ``least``, each larger than the one before; else ``ConfigError``."""
     out = array(where, name, x, (None,))
     if out.size < least or (np.diff(out) <= 0).any():
@@ -103,7 +103,7 @@ def discount(where: str, gamma: Any) -> float:
     return number(where, "gamma", gamma, 0, below=1)
 
 
-def place(where: str, name: str, value: Any, count: int) -> int:
+def index_in(where: str, name: str, value: Any, count: int) -> int:
     """``value`` as one of 0 .. ``count`` - 1; else ``ConfigError``."""
     return int(number(where, name, value, 0, count - 1, whole=True))
 

@@ -14,16 +14,16 @@ from stretto.tabular.arguments import Floats, number, probabilities
 _LONGEST = 62
 
 
-def stationary(moves: Any) -> Floats:
-    """mu [S] with mu P = mu of ``moves`` P [S,S]. ``ConfigError`` where it isn't unique or leaves a state out (a
+def stationary(transitions: Any) -> Floats:
+    """mu [S] with mu P = mu of ``transitions`` P [S,S]. ``ConfigError`` where it isn't unique or leaves a state out (a
     reducible chain)."""
-    return _stationary(*_irreducible("stationary", moves))
+    return _stationary(*_irreducible("stationary", transitions))
 
 
-def mixing_time(moves: Any, level: float = 0.25) -> int:
+def mixing_time(transitions: Any, level: float = 0.25) -> int:
     """Least t with max_s TV(P^t(s, .), mu) <= ``level``: matrix powers doubled until it holds, then bisection.
     ``ConfigError`` for a reducible or periodic chain."""
-    p, where = _irreducible("mixing_time", moves)
+    p, where = _irreducible("mixing_time", transitions)
     level = number("mixing_time", "level", level, above=0, below=1)
     mu = _stationary(p, where)
 
@@ -35,7 +35,7 @@ def mixing_time(moves: Any, level: float = 0.25) -> int:
     powers = [p]
     while far(powers[-1]):
         if len(powers) > _LONGEST:
-            raise ConfigError("mixing_time: moves never come near their stationary law; is the chain periodic?")
+            raise ConfigError("mixing_time: transitions never come near their stationary law; is the chain periodic?")
         powers.append(powers[-1] @ powers[-1])
     reached, t = np.eye(len(p)), 0
     for k in range(len(powers) - 2, -1, -1):  # the distance never grows with t
@@ -45,10 +45,10 @@ def mixing_time(moves: Any, level: float = 0.25) -> int:
     return t + 1
 
 
-def hitting_times(moves: Any) -> Floats:
+def hitting_times(transitions: Any) -> Floats:
     """[S,S]: expected steps from the row's state until the column's (0 on the diagonal); a linear solve a column.
     ``ConfigError`` for a reducible chain."""
-    p, _ = _irreducible("hitting_times", moves)
+    p, _ = _irreducible("hitting_times", transitions)
     out = np.zeros_like(p)
     for target in range(len(p)):
         others = np.arange(len(p)) != target
@@ -57,9 +57,9 @@ def hitting_times(moves: Any) -> Floats:
     return out
 
 
-def time_reversal(moves: Any) -> Floats:
+def time_reversal(transitions: Any) -> Floats:
     """[S,S]: the chain run backwards, mu_y P[y,x] / mu_x. ``ConfigError`` for a reducible chain."""
-    p, where = _irreducible("time_reversal", moves)
+    p, where = _irreducible("time_reversal", transitions)
     mu = _stationary(p, where)
     return np.asarray(mu * p.T / mu[:, None])
 
@@ -69,19 +69,19 @@ def _stationary(p: Floats, where: str) -> Floats:
     system = np.vstack([p.T - np.eye(states), np.ones(states)])
     mu = np.linalg.lstsq(system, np.append(np.zeros(states), 1.0), rcond=None)[0]
     if not (mu > 0).all():
-        raise ConfigError(f"{where}: moves have a stationary law with {mu.min():g} in it: numerically reducible")
+        raise ConfigError(f"{where}: transitions have a stationary law with {mu.min():g} in it: numerically reducible")
     return np.asarray(mu)
 
 
-def _irreducible(where: str, moves: Any) -> tuple[Floats, str]:
-    p = probabilities(where, "moves", moves, (None, None))
+def _irreducible(where: str, transitions: Any) -> tuple[Floats, str]:
+    p = probabilities(where, "transitions", transitions, (None, None))
     if p.shape[0] != p.shape[1]:
-        raise ConfigError(f"{where}: moves must be [S,S]; got {list(p.shape)}")
+        raise ConfigError(f"{where}: transitions must be [S,S]; got {list(p.shape)}")
     parts, label = connected_components(csr_array(p), connection="strong")
     if parts > 1:
         there = np.flatnonzero(label != label[0])[0]
         raise ConfigError(
-            f"{where}: moves are a reducible chain: states 0 and {there} can't be reached from each other; "
+            f"{where}: transitions are a reducible chain: states 0 and {there} can't be reached from each other; "
             "give each a way to the other, or leave one out"
         )
     return p, where

@@ -46,13 +46,13 @@ class Delays:
         """Every delay is a whole number."""
         return self.law in ("geometric", "poisson") or (self.law == "constant" and self.mean == int(self.mean))
 
-    def draw(self, step: int, size: int) -> NDArray[np.int64]:
+    def sample(self, step: int, size: int) -> NDArray[np.int64]:
         """Delays [size] of what starts at ``step``: a function of (seed, step, place) alone. ``ConfigError`` for a
         law of continuous time."""
         if not self.whole:
             raise ConfigError(f"Delays: {self.law} with mean = {self.mean} isn't in whole steps")
-        size = int(number("Delays.draw", "size", size, 0, whole=True))
-        return self._sample(int(number("Delays.draw", "step", step, 0, whole=True)), size).astype(np.int64)
+        size = int(number("Delays.sample", "size", size, 0, whole=True))
+        return self._values(int(number("Delays.sample", "step", step, 0, whole=True)), size).astype(np.int64)
 
     def of(self, item: int) -> float:
         """The delay of item number ``item`` >= 0: a function of (seed, item) alone."""
@@ -64,7 +64,7 @@ class Delays:
 
     def block(self, number: int) -> Floats:
         """The delays of items 1024 ``number`` .. 1024 ``number`` + 1023."""
-        return self._sample(number, _BLOCK, _STREAM + 1)
+        return self._values(number, _BLOCK, _STREAM + 1)
 
     def first(self, items: int) -> Floats:
         """The delays of items 0 .. ``items`` - 1, for compiled loops."""
@@ -72,7 +72,7 @@ class Delays:
         blocks = [self.block(b) for b in range(-(-items // _BLOCK))]
         return np.concatenate([*blocks, np.empty(0)])[:items]
 
-    def _sample(self, step: int, size: int, stream: int = _STREAM) -> Floats:
+    def _values(self, step: int, size: int, stream: int = _STREAM) -> Floats:
         if self.law == "constant":
             return np.full(size, self.mean, np.float64)
         g = np.random.Generator(np.random.Philox(key=self.seed, counter=[0, 0, step, stream]))

@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import discount, number, place, probabilities
+from stretto.tabular.arguments import discount, index_in, number, probabilities
 from stretto.tabular.gym_check import Outcome, Table, play
 from stretto.tabular.mdp import MDP
-from stretto.tabular.sampling import invert
+from stretto.tabular.sampling import inverse_cdf
 
 
 class TabularEnv(gymnasium.Env[Any, Any]):
@@ -35,7 +35,7 @@ class TabularEnv(gymnasium.Env[Any, Any]):
         given = (options or {}).get("state")
         self.steps = 0
         if given is None:
-            self.state = int(invert(self.mdp.start, self.np_random.random()))
+            self.state = int(inverse_cdf(self.mdp.start, self.np_random.random()))
         else:
             self.state = self._checked(given, self.mdp.states, "state")
         return self.state, {}
@@ -47,14 +47,14 @@ class TabularEnv(gymnasium.Env[Any, Any]):
         action = self._checked(action, self.mdp.actions, "action")
         mean = float(self.mdp.rewards[self.state, action])
         reward = mean + self.noise * float(self.np_random.standard_normal()) if self.noise else mean
-        self.state = int(invert(self.mdp.moves[self.state, action], self.np_random.random()))
+        self.state = int(inverse_cdf(self.mdp.transitions[self.state, action], self.np_random.random()))
         self.steps += 1
         return self.state, reward, False, self.steps == self.horizon, {"mean_reward": mean}
 
     @staticmethod
     def _checked(value: Any, count: int, name: str) -> int:
         try:
-            return place("TabularEnv", name, value, count)
+            return index_in("TabularEnv", name, value, count)
         except ConfigError:
             raise ConfigError(f"TabularEnv: {name} = {value} must be a whole number from 0 to {count - 1}") from None
 
@@ -92,14 +92,14 @@ def read_mdp(env: Any, gamma: float, start: Any = None, check: int = 10_000) -> 
     steps = int(number("read_mdp", "check", check, 0, whole=True))
     if steps:
         law = play(where, env, outcomes, law, steps)
-    moves, rewards = np.zeros((states + 1, actions, states + 1)), np.zeros((states + 1, actions))
-    moves[states, :, states] = 1
+    transitions, rewards = np.zeros((states + 1, actions, states + 1)), np.zeros((states + 1, actions))
+    transitions[states, :, states] = 1
     for s, row in enumerate(outcomes):
         for a, found in enumerate(row):
             for (after, ended, reward), probability in found.items():
-                moves[s, a, states if ended else after] += probability
+                transitions[s, a, states if ended else after] += probability
                 rewards[s, a] += probability * reward
-    return MDP(moves, rewards, gamma, np.append(np.full(states, 1 / states) if law is None else law, 0.0))
+    return MDP(transitions, rewards, gamma, np.append(np.full(states, 1 / states) if law is None else law, 0.0))
 
 
 def _outcomes(where: str, table: Any, observations: Any, actions: Any) -> Table:

@@ -19,24 +19,24 @@ _ROUNDS = 1_000_000
 
 @dataclass(frozen=True)
 class MDP:
-    """``moves`` [S,A,S] probabilities of the next state, ``rewards`` [S,A] expected, ``gamma`` in [0, 1), ``start``
-    [S] law of the first state (None: uniform). ``ConfigError`` names what doesn't fit."""
+    """``transitions`` [S,A,S] probabilities of the next state, ``rewards`` [S,A] expected, ``gamma`` in [0, 1),
+    ``start`` [S] law of the first state (None: uniform). ``ConfigError`` names what doesn't fit."""
 
-    moves: Floats
+    transitions: Floats
     rewards: Floats
     gamma: float
     start: Floats = field(default=None)  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
-        moves = probabilities("MDP", "moves", self.moves, (None, None, None))
-        if moves.shape[0] != moves.shape[2]:
-            raise ConfigError(f"MDP: moves must be [S,A,S]; got {list(moves.shape)}")
-        start = np.full(len(moves), 1 / len(moves)) if self.start is None else self.start
+        transitions = probabilities("MDP", "transitions", self.transitions, (None, None, None))
+        if transitions.shape[0] != transitions.shape[2]:
+            raise ConfigError(f"MDP: transitions must be [S,A,S]; got {list(transitions.shape)}")
+        start = np.full(len(transitions), 1 / len(transitions)) if self.start is None else self.start
         fixed = {
-            "moves": moves,
-            "rewards": array("MDP", "rewards", self.rewards, moves.shape[:2]),
+            "transitions": transitions,
+            "rewards": array("MDP", "rewards", self.rewards, transitions.shape[:2]),
             "gamma": discount("MDP", self.gamma),
-            "start": probabilities("MDP", "start", start, moves.shape[:1]),
+            "start": probabilities("MDP", "start", start, transitions.shape[:1]),
         }
         for name, value in fixed.items():
             object.__setattr__(self, name, value)
@@ -44,12 +44,12 @@ class MDP:
     @property
     def states(self) -> int:
         """S."""
-        return self.moves.shape[0]
+        return self.transitions.shape[0]
 
     @property
     def actions(self) -> int:
         """A."""
-        return self.moves.shape[1]
+        return self.transitions.shape[1]
 
 
 def uniform_policy(mdp: MDP) -> Floats:
@@ -70,24 +70,24 @@ def deterministic(choice: Ints, actions: int) -> Floats:
 def chain(mdp: MDP, policy: Any) -> tuple[Floats, Floats]:
     """Next-state probabilities [S,S] and expected rewards [S] under ``policy`` [S,A]."""
     p = probabilities("chain", "policy", policy, (mdp.states, mdp.actions))
-    return np.einsum("sa,sab->sb", p, mdp.moves), (p * mdp.rewards).sum(1)
+    return np.einsum("sa,sab->sb", p, mdp.transitions), (p * mdp.rewards).sum(1)
 
 
 def policy_value(mdp: MDP, policy: Any) -> Floats:
     """V [S] of ``policy`` [S,A]: (I - gamma P) V = r."""
-    moves, rewards = chain(mdp, policy)
-    return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * moves, rewards))
+    transitions, rewards = chain(mdp, policy)
+    return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * transitions, rewards))
 
 
 def action_values(mdp: MDP, values: Any) -> Floats:
     """Q [S,A] of taking an action, then being worth ``values`` [S]: r + gamma P V."""
-    return mdp.rewards + mdp.gamma * mdp.moves @ array("action_values", "values", values, (mdp.states,))
+    return mdp.rewards + mdp.gamma * mdp.transitions @ array("action_values", "values", values, (mdp.states,))
 
 
 def occupancy(mdp: MDP, policy: Any) -> Floats:
     """d [S]: discounted share of time in each state from ``mdp.start``: (I - gamma P^T) d = (1 - gamma) start."""
-    moves, _ = chain(mdp, policy)
-    return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * moves.T, (1 - mdp.gamma) * mdp.start))
+    transitions, _ = chain(mdp, policy)
+    return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * transitions.T, (1 - mdp.gamma) * mdp.start))
 
 
 def value_iteration(mdp: MDP, tolerance: float = 1e-13) -> tuple[Floats, Ints]:

@@ -22,15 +22,15 @@ from stretto.tabular.arguments import probabilities
 _MOST_BITS = 26
 
 
-class Guide(NamedTuple):
-    """Alias tables of R rows, for ``draw(*guide, row, u)``. ``columns`` [R, K, 2]: the share of a column that goes to
-    its first outcome, and both outcomes in one number, first * 2^``bits`` + second (exact below 2^53)."""
+class AliasTable(NamedTuple):
+    """Alias tables of R rows, for ``alias_sample(*guide, row, u)``. ``columns`` [R, K, 2]: the share of a column that
+    goes to its first outcome, and both outcomes in one number, first * 2^``bits`` + second (exact below 2^53)."""
 
     columns: NDArray[np.float64]
     bits: int
 
 
-def guide(p: ArrayLike) -> Guide:
+def alias_table(p: ArrayLike) -> AliasTable:
     """Tables for rows of probabilities ``p`` [.., S]; the leading axes are flattened in C order, so that the row of
     (s, a) in [S, A, S] is ``s * A + a``. 16 K bytes a row, K the largest number of possible outcomes in any row.
     ``ConfigError`` if a row isn't a probability distribution."""
@@ -40,10 +40,10 @@ def guide(p: ArrayLike) -> Guide:
     bits = rows.shape[1].bit_length()
     if bits > _MOST_BITS:
         raise ConfigError(f"guide: p has {rows.shape[1]} outcomes a row; at most {2**_MOST_BITS - 1} fit a table")
-    return Guide(np.stack([cut, ends[..., 0] * 2.0**bits + ends[..., 1]], axis=-1), bits)
+    return AliasTable(np.stack([cut, ends[..., 0] * 2.0**bits + ends[..., 1]], axis=-1), bits)
 
 
-def invert(law: NDArray[np.float64], u: Any) -> Any:
+def inverse_cdf(law: NDArray[np.float64], u: Any) -> Any:
     """Outcomes of ``law`` [K] at ``u`` in [0, 1), a number or an array, by inverting its distribution: for a law that
     is drawn from once."""
     upto = np.cumsum(law)
@@ -51,7 +51,7 @@ def invert(law: NDArray[np.float64], u: Any) -> Any:
 
 
 @njit(cache=True, inline="always")
-def draw(columns: NDArray[np.float64], bits: int, row: int, u: float) -> Any:
+def alias_sample(columns: NDArray[np.float64], bits: int, row: int, u: float) -> Any:
     """The outcome that ``u`` in [0, 1) picks from ``row``; runs in Python and in Numba kernels alike."""
     count = columns.shape[1]
     place = u * count

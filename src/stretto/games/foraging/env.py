@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from stretto.games.foraging.world import ACTIONS, ARMS, SEASONS, Field, Foraging
-from stretto.tabular.arguments import place
+from stretto.tabular.arguments import index_in
 
 Guide = Callable[[int, float], int]
 
@@ -83,7 +83,7 @@ class ForagingEnv(ParallelEnv):
 
     def _season(self) -> None:
         z = int(self._rng.integers(SEASONS))
-        arm = place("ForagingEnv", "guide(season, number)", self.guide(z, self._rng.random()), ARMS)
+        arm = index_in("ForagingEnv", "guide(season, number)", self.guide(z, self._rng.random()), ARMS)
         self.field.season(z, arm, self._rng.random(self.world.cells))
 
     def _observations(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, discount, place
+from stretto.tabular.arguments import Floats, array, discount, index_in
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LQGame:
 
     def where(self, player: int) -> slice:
         """Where ``player``'s actions stand in u."""
-        player = place("LQGame", "player", player, self.players)
+        player = index_in("LQGame", "player", player, self.players)
         start = sum(b.shape[1] for b in self.B[:player])
         return slice(start, start + self.B[player].shape[1])
 

@@ -15,7 +15,7 @@ from scipy.linalg import LinAlgError, solve_discrete_are, solve_discrete_lyapuno
 
 from stretto.errors import ConfigError
 from stretto.games.lq.game import LQGame, Regulator
-from stretto.tabular.arguments import Floats, array, number, place
+from stretto.tabular.arguments import Floats, array, index_in, number
 
 Route = Literal["recursion", "dare"]
 _TINY, _HUGE = 1e-12, 1e100
@@ -183,7 +183,7 @@ def deviation_gain(game: LQGame, gains: Sequence[Any], player: int, start: Any, 
     """The most that ``player`` saves from state ``start`` [n] by a small change of its own gain: +- ``size`` in each
     entry and each pair of entries. At an equilibrium it's below 0, of the order of size squared."""
     checked = game.gains(gains, "deviation_gain")
-    player = place("deviation_gain", "player", player, game.players)
+    player = index_in("deviation_gain", "player", player, game.players)
     size = number("deviation_gain", "size", size, above=0)
     here = discounted_cost(game, checked, start)[player]
     entries = np.eye(checked[player].size)

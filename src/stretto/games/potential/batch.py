@@ -18,15 +18,15 @@ def own_apart(game: MarkovGame, player: int, table: Floats) -> Floats:
     return np.moveaxis(split, 1 + player, 1).reshape(game.states, game.actions[player], -1, *rest)
 
 
-def best_values(moves: Floats, rewards: Floats, gamma: float) -> Floats:
-    """[B, S]: the largest discounted sums of ``rewards`` [B, S, A] under ``moves`` [B, S, A, S], by policy iteration
-    in all B problems at once; an action changes only for a gain above rounding."""
+def best_values(transitions: Floats, rewards: Floats, gamma: float) -> Floats:
+    """[B, S]: the largest discounted sums of ``rewards`` [B, S, A] under ``transitions`` [B, S, A, S], by policy
+    iteration in all B problems at once; an action changes only for a gain above rounding."""
     count, states = rewards.shape[:2]
     choice = np.zeros((count, states), np.int64)
     b, s = np.arange(count)[:, None], np.arange(states)
     while True:
-        value = solve(moves[b, s, choice], rewards[b, s, choice], gamma)
-        q = rewards + gamma * np.einsum("bsat,bt->bsa", moves, value)
+        value = solve(transitions[b, s, choice], rewards[b, s, choice], gamma)
+        q = rewards + gamma * np.einsum("bsat,bt->bsa", transitions, value)
         best = q.argmax(2)
         better = q[b, s, best] > q[b, s, choice] + GAIN * max(1.0, float(np.abs(q).max()))
         if not better.any():
@@ -34,9 +34,11 @@ def best_values(moves: Floats, rewards: Floats, gamma: float) -> Floats:
         choice = np.where(better, best, choice)
 
 
-def solve(moves: Floats, rewards: Floats, gamma: float) -> Floats:
-    """[B, S]: values of B chains ``moves`` [B, S, S] that pay ``rewards`` [B, S]."""
-    return np.asarray(np.linalg.solve(np.eye(moves.shape[-1]) - gamma * moves, rewards[..., None])[..., 0], np.float64)
+def solve(transitions: Floats, rewards: Floats, gamma: float) -> Floats:
+    """[B, S]: values of B chains ``transitions`` [B, S, S] that pay ``rewards`` [B, S]."""
+    return np.asarray(
+        np.linalg.solve(np.eye(transitions.shape[-1]) - gamma * transitions, rewards[..., None])[..., 0], np.float64
+    )
 
 
 def nash_gaps(game: MarkovGame, policies: Floats) -> Floats:
@@ -49,11 +51,11 @@ def nash_gaps(game: MarkovGame, policies: Floats) -> Floats:
             if j != i:
                 p = policies[:, j, :, :actions]
                 weight = (weight[..., :, None] * p[..., None, :]).reshape(count, game.states, -1)
-        moves = _average(weight, own_apart(game, i, game.moves))
+        transitions = _average(weight, own_apart(game, i, game.transitions))
         costs = _average(weight, own_apart(game, i, game.costs[i])[..., None])[..., 0]
         own = policies[:, i, :, : game.actions[i]]
-        value = solve(np.einsum("bsa,bsat->bst", own, moves), (own * costs).sum(-1), game.gamma)
-        largest = np.maximum(largest, (value + best_values(moves, -costs, game.gamma)) @ game.start)
+        value = solve(np.einsum("bsa,bsat->bst", own, transitions), (own * costs).sum(-1), game.gamma)
+        largest = np.maximum(largest, (value + best_values(transitions, -costs, game.gamma)) @ game.start)
     return largest
 
 

@@ -36,17 +36,19 @@ class Congestion(PotentialGame):
     resource_moves: Floats
 
 
-def congestion_game(costs: ArrayLike, moves: ArrayLike, gamma: float, start: ArrayLike | None = None) -> Congestion:
-    """The congestion game of ``costs`` [E, Z, N+1] and ``moves`` [E, Z, N+1, Z] (see ``Congestion``). ``start`` [Z^E]:
-    law of the first joint state, uniform if None. Stage potential (Rosenthal): F(z, a) = sum_e sum_{k=1}^{n_e}
+def congestion_game(
+    costs: ArrayLike, transitions: ArrayLike, gamma: float, start: ArrayLike | None = None
+) -> Congestion:
+    """The congestion game of ``costs`` [E, Z, N+1] and ``transitions`` [E, Z, N+1, Z] (see ``Congestion``). ``start``
+    [Z^E]: law of the first joint state, uniform if None. Stage potential (Rosenthal): F(z, a) = sum_e sum_{k=1}^{n_e}
     c_e(z_e, k). ``ConfigError`` for wrong shapes, rows that don't sum to one, or a table that would be too large."""
     where = "congestion_game"
     c = array(where, "costs", costs, (None, None, None))
     resources, levels, players = c.shape[0], c.shape[1], c.shape[2] - 1
-    p = probabilities(where, "moves", moves, (None, None, None, None))
+    p = probabilities(where, "transitions", transitions, (None, None, None, None))
     if p.shape != (resources, levels, players + 1, levels):
         raise ConfigError(
-            f"{where}: moves has shape {p.shape}; with costs {c.shape} it needs "
+            f"{where}: transitions has shape {p.shape}; with costs {c.shape} it needs "
             f"{(resources, levels, players + 1, levels)}"
         )
     if players < 1:
@@ -92,5 +94,5 @@ def imcg(
     load = np.arange(players + 1)
     costs = base[..., None] + slope[..., None] * load
     share = (kappa * load / players)[:, None]
-    moves = (1 - share) * k0[:, :, None, :] + share * k1[:, :, None, :]
-    return congestion_game(costs / costs.max(), moves, gamma, start)
+    transitions = (1 - share) * k0[:, :, None, :] + share * k1[:, :, None, :]
+    return congestion_game(costs / costs.max(), transitions, gamma, start)

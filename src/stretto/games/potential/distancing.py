@@ -32,12 +32,12 @@ def distancing(players: int = 8, weights: ArrayLike = WEIGHTS, penalty: float = 
     loads: NDArray[np.int64] = np.stack([(a == k).sum(1) for k in range(len(w))], axis=1)  # [J, K]
     joint = np.arange(len(a))
     bad = np.stack([loads.max(1) > players / 2, loads.max(1) > players / 4])  # [S, J]
-    moves = np.stack([~bad, bad], axis=-1).astype(float)
+    transitions = np.stack([~bad, bad], axis=-1).astype(float)
     earned = np.stack([(w[a[:, i]] * loads[joint, a[:, i]]) for i in range(players)])  # [N, J]
     rewards = np.stack([earned, earned - penalty], axis=1)  # [N, S, J]
     shared = (w * loads * (loads + 1) / 2).sum(1)
     largest = max(float(w.max()) * players, abs(float(w.min()) - penalty))
     first = np.full(2, 0.5) if start is None else array("distancing", "start", start, (2,))
-    game = MarkovGame(moves, -rewards / largest, gamma, (len(w),) * players, first)
+    game = MarkovGame(transitions, -rewards / largest, gamma, (len(w),) * players, first)
     potential = -np.stack([shared, shared - penalty]) / largest
     return PotentialGame(game, potential)

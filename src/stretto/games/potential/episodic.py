@@ -39,7 +39,7 @@ from stretto.games.potential.play import (
 from stretto.games.potential.projection import kl_project, project_row
 from stretto.tabular.arguments import distinct_seeds, number, probabilities
 from stretto.tabular.counter import key, normal, uniform
-from stretto.tabular.sampling import draw
+from stretto.tabular.sampling import alias_sample
 
 Floats = NDArray[np.float64]
 
@@ -128,7 +128,7 @@ def _round(
     stop, first = key(seed, STOP), key(seed, START)
     acts, total = np.zeros(players, np.int64), np.zeros(players)
     for k in range(rollouts):
-        begin = int(draw(game.start_columns, game.start_bits, 0, uniform(first, rollout + k)))
+        begin = int(alias_sample(game.start_columns, game.start_bits, 0, uniform(first, rollout + k)))
         s, opening, before = begin, True, slot
         starts[begin] += 1
         total.fill(0.0)
@@ -145,7 +145,7 @@ def _round(
             slot += 1
             if uniform(stop, slot - 1) >= game.gamma:
                 break
-            s = int(draw(game.columns, game.bits, row, uniform(move, slot - 1)))
+            s = int(alias_sample(game.columns, game.bits, row, uniform(move, slot - 1)))
         scale = noise * math.sqrt(float(slot - before))
         for i in range(players):
             if noise > 0.0:
@@ -161,14 +161,14 @@ def reference(
 ) -> list[Floats]:
     """The same learner in plain Python: equal to the last bit to ``learn_episodic``'s final policies."""
     _check("reference", game, rounds, rollouts, eta, floor, noise)
-    law, joint_actions, players = tables(game), game.moves.shape[1], range(game.players)
+    law, joint_actions, players = tables(game), game.transitions.shape[1], range(game.players)
     choose, move, blur, stop, first = (np.uint64(key(seed, k)) for k in (ACTIONS, MOVES, NOISE, STOP, START))
     pi = [np.full((game.states, a), 1 / a) for a in game.actions]
     slot = 0
     for k in range(rounds):
         sums, starts = [np.zeros(p.shape) for p in pi], [0] * game.states
         for rollout in range(k * rollouts, (k + 1) * rollouts):
-            s = begin = int(draw(law.start_columns, law.start_bits, 0, uniform(first, rollout)))
+            s = begin = int(alias_sample(law.start_columns, law.start_bits, 0, uniform(first, rollout)))
             opening: list[int] = []
             before = slot
             total = [0.0 for _ in players]
@@ -183,7 +183,7 @@ def reference(
                 slot += 1
                 if uniform(stop, slot - 1) >= game.gamma:
                     break
-                s = int(draw(law.columns, law.bits, s * joint_actions + joint, uniform(move, slot - 1)))
+                s = int(alias_sample(law.columns, law.bits, s * joint_actions + joint, uniform(move, slot - 1)))
             for i, a in enumerate(opening):
                 total[i] += noise * math.sqrt(float(slot - before)) * normal(blur, rollout * game.players + i)
                 sums[i][begin, a] += total[i] / pi[i][begin, a]

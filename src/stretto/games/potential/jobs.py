@@ -11,7 +11,7 @@ from stretto.games.potential.congestion import Congestion, congestion_game
 from stretto.tabular.arguments import array, number
 
 
-def machine_moves(service: float, cap: int, backlog: int, players: int) -> np.ndarray:
+def machine_transitions(service: float, cap: int, backlog: int, players: int) -> np.ndarray:
     """[B+1, N+1, B+1]: law of the next backlog clip(z + n - served, 0, B), served ~ Binomial(cap, service)."""
     z, n, served = np.ix_(np.arange(backlog + 1), np.arange(players + 1), np.arange(cap + 1))
     after = np.clip(z + n - served, 0, backlog)
@@ -38,5 +38,5 @@ def jobs(players: int = 3, service: ArrayLike = (0.5, 0.8), cap: int = 2, backlo
     mu = array("jobs", "service", service, (None,))
     if (mu <= 0).any() or (mu > 1).any():
         raise ConfigError(f"jobs: service {mu.tolist()} must be probabilities in (0, 1], one a machine")
-    moves = np.stack([machine_moves(m, cap, backlog, players) for m in mu])
-    return congestion_game(machine_costs(mu, cap, backlog, players), moves, gamma, start)
+    transitions = np.stack([machine_transitions(m, cap, backlog, players) for m in mu])
+    return congestion_game(machine_costs(mu, cap, backlog, players), transitions, gamma, start)

@@ -11,13 +11,13 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from stretto.errors import ConfigError
-from stretto.games.potential.jobs import machine_costs, machine_moves
+from stretto.games.potential.jobs import machine_costs, machine_transitions
 from stretto.games.potential.online import SET_2, Schedule, update_row
 from stretto.games.potential.play import ACTIONS, MOVES, STOP, pick
 from stretto.tabular.arguments import array, discount, number, probabilities
 from stretto.tabular.counter import key, uniform
 from stretto.tabular.mdp import MDP, deterministic, policy_iteration
-from stretto.tabular.sampling import draw, guide
+from stretto.tabular.sampling import alias_sample, alias_table
 
 Floats = NDArray[np.float64]
 LONGEST = 1 << 20
@@ -35,12 +35,12 @@ class _Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Crowd:
-    """``costs`` [M, Z, N+1], ``moves`` [M, Z, N+1, Z] as in ``congestion_game``; ``level`` [Z]: what a player sees of a
-    resource's state, 0 .. L-1. Observation: own last resource (slowest), then the levels of resources 0 .. M-1. All
-    resources start in state 0, last resources are 0. ``ConfigError`` for shapes or levels that don't fit."""
+    """``costs`` [M, Z, N+1], ``transitions`` [M, Z, N+1, Z] as in ``congestion_game``; ``level`` [Z]: what a player
+    sees of a resource's state, 0 .. L-1. Observation: own last resource (slowest), then the levels of resources 0 ..
+    M-1. All resources start in state 0, last resources are 0. ``ConfigError`` for shapes or levels that don't fit."""
 
     costs: Floats
-    moves: Floats
+    transitions: Floats
     level: NDArray[np.int64]
     gamma: float
 
@@ -48,7 +48,7 @@ class Crowd:
         costs = array("Crowd", "costs", self.costs, (None, None, None))
         shape = (*costs.shape, costs.shape[1])
         object.__setattr__(self, "costs", costs)
-        object.__setattr__(self, "moves", probabilities("Crowd", "moves", self.moves, shape))
+        object.__setattr__(self, "transitions", probabilities("Crowd", "transitions", self.transitions, shape))
         object.__setattr__(self, "gamma", discount("Crowd", self.gamma))
         level = np.asarray(self.level, np.int64)
         if level.shape != costs.shape[1:2] or set(level.tolist()) != set(range(int(level.max()) + 1)):
@@ -78,7 +78,7 @@ class Crowd:
 
     def tables(self) -> _Tables:
         """The arrays of the compiled loops."""
-        return _Tables(*guide(self.moves), self.costs, self.level, int(self.level.max()) + 1, self.gamma)
+        return _Tables(*alias_table(self.transitions), self.costs, self.level, int(self.level.max()) + 1, self.gamma)
 
 
 def crowded_jobs(players: int = 20, service: ArrayLike = (0.5, 0.8), cap: int = 20, backlog: int = 20, levels: int = 3,
@@ -91,9 +91,9 @@ def crowded_jobs(players: int = 20, service: ArrayLike = (0.5, 0.8), cap: int = 
     mu = array("crowded_jobs", "service", service, (None,))
     if (mu <= 0).any() or (mu > 1).any():
         raise ConfigError(f"crowded_jobs: service {mu.tolist()} must be probabilities in (0, 1], one a machine")
-    moves = np.stack([machine_moves(m, cap, backlog, players) for m in mu])
+    transitions = np.stack([machine_transitions(m, cap, backlog, players) for m in mu])
     level = np.arange(backlog + 1) * levels // (backlog + 1)
-    return Crowd(machine_costs(mu, cap, backlog, players), moves, level, gamma)
+    return Crowd(machine_costs(mu, cap, backlog, players), transitions, level, gamma)
 
 
 def learn_crowd(world: Crowd, steps: int, seed: int, schedule: Schedule = SET_2) -> Floats:
@@ -125,9 +125,9 @@ def crowd_gap(
     count = seen.sum(2)
     known = count > 0
     stay = np.repeat(np.eye(world.observations)[:, None], world.resources, axis=1)
-    moves = np.where(known[..., None], seen / np.maximum(count, 1)[..., None], stay)
+    transitions = np.where(known[..., None], seen / np.maximum(count, 1)[..., None], stay)
     costs = np.where(known, paid / np.maximum(count, 1), world.costs.max())  # what was never tried isn't promising
-    _, choice = policy_iteration(MDP(moves, -costs, world.gamma))
+    _, choice = policy_iteration(MDP(transitions, -costs, world.gamma))
     returns = []
     for policy in (own, deterministic(choice, world.resources)):
         pi[player] = policy
@@ -154,7 +154,7 @@ def _slot(
     coarse, codes = 0, 1
     for m in range(resources):
         row = (m * states + z[m]) * loads + load[m]
-        z[m] = draw(game.columns, game.bits, row, uniform(move, at * resources + m))
+        z[m] = alias_sample(game.columns, game.bits, row, uniform(move, at * resources + m))
         coarse, codes = coarse * game.levels + game.level[z[m]], codes * game.levels
     for i in range(len(last)):
         seen[i] = last[i] * codes + coarse

@@ -23,7 +23,7 @@ def check_floor(where: str, game: MarkovGame, floor: float) -> float:
 def player_q(game: MarkovGame, policies: Policies) -> list[Floats]:
     """Q_i [S, A_i] of every player: expected discounted cost of an action, all following ``policies`` afterwards."""
     v = values(game, policies)
-    whole = game.costs + game.gamma * np.einsum("sjt,nt->nsj", game.moves, v)
+    whole = game.costs + game.gamma * np.einsum("sjt,nt->nsj", game.transitions, v)
     return [_others_average(game, policies, i, whole[i]) for i in range(game.players)]
 
 

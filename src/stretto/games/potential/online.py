@@ -37,7 +37,7 @@ from stretto.games.potential.play import (
 from stretto.games.potential.projection import kl_project, project_row
 from stretto.tabular.arguments import distinct_seeds, number
 from stretto.tabular.counter import key, normal, normals, uniform, uniforms
-from stretto.tabular.sampling import draw
+from stretto.tabular.sampling import alias_sample
 
 Floats = NDArray[np.float64]
 
@@ -109,7 +109,7 @@ def _run(
         for i in range(players):
             acts[i] = pick(pi, i, s, actions[i], uniform(choose, t * players + i))
             row += acts[i] * strides[i]
-        after = draw(game.columns, game.bits, row, uniform(move, t))
+        after = alias_sample(game.columns, game.bits, row, uniform(move, t))
         visits[s] += 1
         v = float(visits[s])
         b, e, floor = rates[0] * v ** -rates[1], rates[2] * v ** -rates[3], rates[4] * (t + 1.0) ** -rates[5]
@@ -147,7 +147,7 @@ def reference(
 ) -> list[Floats]:
     """The same learner in plain Python, step by step: equal to the last bit to ``learn_online``'s final policies."""
     _check(game, steps, schedule, noise, state)
-    players, joint_actions = game.players, game.moves.shape[1]
+    players, joint_actions = game.players, game.transitions.shape[1]
     law = tables(game)
     chosen = uniforms(np.uint64(key(seed, ACTIONS)), steps * players).reshape(steps, players)
     moved, blur = (
@@ -161,7 +161,7 @@ def reference(
     for t in range(steps):
         acts = [_pick(pi[i][s], chosen[t, i]) for i in range(players)]
         joint = int(np.ravel_multi_index(acts, game.actions))
-        after = int(draw(law.columns, law.bits, s * joint_actions + joint, moved[t]))
+        after = int(alias_sample(law.columns, law.bits, s * joint_actions + joint, moved[t]))
         visits[s] += 1
         b = schedule.critic * float(visits[s]) ** -schedule.critic_power
         e = schedule.actor * float(visits[s]) ** -schedule.actor_power

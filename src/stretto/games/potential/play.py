@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
-from stretto.tabular.sampling import guide
+from stretto.tabular.sampling import alias_table
 from stretto.tabular.slopes import log_spaced
 from stretto.tabular.threads import start_threads
 
@@ -39,11 +39,11 @@ class Tables(NamedTuple):
 
 def tables(game: MarkovGame) -> Tables:
     """The tables of ``game``."""
-    joint = game.moves.shape[1]
+    joint = game.transitions.shape[1]
     strides = joint // np.cumprod(game.actions)
-    moves, start = guide(game.moves), guide(game.start[None])
+    transitions, start = alias_table(game.transitions), alias_table(game.start[None])
     costs = np.ascontiguousarray(game.costs.reshape(game.players, -1).T)
-    return Tables(*moves, *start, costs, np.array(game.actions), strides, game.gamma)
+    return Tables(*transitions, *start, costs, np.array(game.actions), strides, game.gamma)
 
 
 @dataclass(frozen=True)

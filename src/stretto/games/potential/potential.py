@@ -24,22 +24,22 @@ _CHUNK = 4096
 
 def total_potential(game: MarkovGame, potential: ArrayLike, policies: Policies) -> Floats:
     """Phi [S]: expected discounted sum of the stage potential [S, J] from each state."""
-    stage = array("total_potential", "potential", potential, (game.states, game.moves.shape[1]))
-    return values(MarkovGame(game.moves, np.stack([stage] * game.players), game.gamma, game.actions), policies)[0]
+    stage = array("total_potential", "potential", potential, (game.states, game.transitions.shape[1]))
+    return values(MarkovGame(game.transitions, np.stack([stage] * game.players), game.gamma, game.actions), policies)[0]
 
 
 def residuals(game: MarkovGame, potential: ArrayLike) -> Floats:
     """d [N, S, J] = costs minus the stage potential: what a player's cost has beside it."""
-    return game.costs - array("residuals", "potential", potential, (game.states, game.moves.shape[1]))
+    return game.costs - array("residuals", "potential", potential, (game.states, game.transitions.shape[1]))
 
 
 def transition_sensitivity(game: MarkovGame) -> float:
     """kTV: the largest total-variation change of the next state's law when one player changes its action."""
     largest = 0.0
     for i in range(game.players):
-        moves = own_apart(game, i, game.moves)  # [S, A, O, S]
-        for a in range(moves.shape[1]):
-            largest = max(largest, float(np.abs(moves - moves[:, a : a + 1]).sum(-1).max()) / 2)
+        transitions = own_apart(game, i, game.transitions)  # [S, A, O, S]
+        for a in range(transitions.shape[1]):
+            largest = max(largest, float(np.abs(transitions - transitions[:, a : a + 1]).sum(-1).max()) / 2)
     return largest
 
 
@@ -64,7 +64,7 @@ def alpha_enumerated(game: MarkovGame, potential: ArrayLike, limit: int = 300_00
     d = residuals(game, potential)
     largest = 0.0
     for i in range(game.players):
-        moves, own = own_apart(game, i, game.moves), own_apart(game, i, d[i])
+        transitions, own = own_apart(game, i, game.transitions), own_apart(game, i, d[i])
         others = own.shape[2]
         if others**game.states > number("alpha_enumerated", "limit", limit, 1):
             raise ConfigError(
@@ -73,7 +73,7 @@ def alpha_enumerated(game: MarkovGame, potential: ArrayLike, limit: int = 300_00
             )
         for choice in _chunks(others, game.states):
             rows = np.arange(game.states)
-            faced, reward = moves[rows, :, choice], own[rows, :, choice]  # [B, S, A, S], [B, S, A]
+            faced, reward = transitions[rows, :, choice], own[rows, :, choice]  # [B, S, A, S], [B, S, A]
             spread = best_values(faced, reward, game.gamma) + best_values(faced, -reward, game.gamma)
             largest = max(largest, float(spread.max()))
     return largest
@@ -87,7 +87,7 @@ def alpha_sampled(
     number("alpha_sampled", "draws", draws, 1, whole=True)
     number("alpha_sampled", "concentration", concentration, above=0)
     rng = np.random.default_rng(seed)
-    apart = MarkovGame(game.moves, residuals(game, potential), game.gamma, game.actions, game.start)
+    apart = MarkovGame(game.transitions, residuals(game, potential), game.gamma, game.actions, game.start)
     largest = 0.0
     for k in range(draws):
         i = k % game.players

@@ -26,7 +26,7 @@ from stretto.games.pricing.ddpg_kernel import train_pair
 from stretto.games.pricing.engine import SEED_END, Clocks, Policy, box_of
 from stretto.games.pricing.logit import Floats, Market
 from stretto.games.pricing.networks import Singles, evaluate, he, size
-from stretto.tabular.arguments import array, distinct_seeds, number, of_type, place
+from stretto.tabular.arguments import array, distinct_seeds, index_in, number, of_type
 from stretto.tabular.counter import key
 from stretto.tabular.threads import start_threads
 
@@ -109,7 +109,7 @@ class Trained:
     def greedy(self, seed: int, firm: int) -> Policy:
         """The greedy policy of ``firm`` in run number ``seed`` (its place, from 0): observation [2] -> price."""
         where = "Trained.greedy"
-        theta = self.actors[place(where, "seed", seed, len(self.actors)), place(where, "firm", firm, 2)]
+        theta = self.actors[index_in(where, "seed", seed, len(self.actors)), index_in(where, "firm", firm, 2)]
 
         def policy(seen: Floats) -> float:
             return float(prices_of(theta, self.learner.box, array(where, "seen", seen, (2,))[None])[0])

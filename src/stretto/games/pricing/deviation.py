@@ -22,7 +22,7 @@ from stretto.errors import ConfigError
 from stretto.games.pricing.engine import Clocks
 from stretto.games.pricing.logit import Floats, Market
 from stretto.games.pricing.tabular import profit_table
-from stretto.tabular.arguments import array, of_type, place, rising
+from stretto.tabular.arguments import array, increasing, index_in, of_type
 
 _SETTLE, _AVERAGE, _TOLERANCE = 2000, 1000, 1e-11
 _SHORTEST = 1e-5  # rho / rate: value iteration takes about 25 rate / rho steps
@@ -30,7 +30,7 @@ _SHORTEST = 1e-5  # rho / rate: value iteration takes about 25 rate / rho steps
 
 def to_grid(grid: ArrayLike, prices: ArrayLike) -> NDArray[np.int64]:
     """Numbers of the grid prices nearest to ``prices``; ``grid`` [G] rises."""
-    g = rising("to_grid", "grid", grid, 1)
+    g = increasing("to_grid", "grid", grid, 1)
     return np.asarray(np.searchsorted((g[1:] + g[:-1]) / 2, array("to_grid", "prices", prices)))
 
 
@@ -42,13 +42,13 @@ def deviation(
     ``policies`` [2, G, G]: numbers of prices at (own, rival). ``ConfigError`` if the clocks have a latency (then
     prices aren't the state; ``clocks.live`` takes it off), or shapes don't match."""
     of_type("deviation", market=(market, Market), clocks=(clocks, Clocks))
-    prices = rising("deviation", "grid", grid, 1)
+    prices = increasing("deviation", "grid", grid, 1)
     try:
         phi = np.asarray(policies)
     except ValueError:
         phi = np.empty(0)
     n = prices.size
-    first = [place("deviation", "start", x, n) for x in array("deviation", "start", start, (2,))]
+    first = [index_in("deviation", "start", x, n) for x in array("deviation", "start", start, (2,))]
     if phi.shape != (2, n, n) or not np.issubdtype(phi.dtype, np.integer) or phi.min() < 0 or phi.max() >= n:
         raise ConfigError(f"deviation: policies must be numbers of prices [2, {n}, {n}] from 0 to {n - 1}")
     if clocks.delay:

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from stretto.errors import ConfigError
 from stretto.games.pricing.logit import Market
 from stretto.tabular import counter
-from stretto.tabular.arguments import array, number, of_type, place
+from stretto.tabular.arguments import array, index_in, number, of_type
 from stretto.tabular.delay import DelayLine, Delays
 
 Floats = NDArray[np.float64]
@@ -143,7 +143,7 @@ class Engine:
 
     def observe(self, firm: int) -> Floats:
         """What ``firm`` sees now [N]: its own price, then the rivals' in force at t - delta."""
-        firm = place("Engine.observe", "firm", firm, self.market.firms)
+        firm = index_in("Engine.observe", "firm", firm, self.market.firms)
         rivals = [self._lines[j].latest(self.time) for j in range(self.market.firms) if j != firm]
         return np.array([self.prices[firm], *rivals])
 
@@ -179,7 +179,7 @@ class Trace:
 
     def own(self, firm: int) -> NDArray[np.int64]:
         """Numbers of the moves of ``firm``."""
-        return np.flatnonzero(self.mover == place("Trace.own", "firm", firm, self.prices.shape[1]))
+        return np.flatnonzero(self.mover == index_in("Trace.own", "firm", firm, self.prices.shape[1]))
 
 
 def check_policies(where: str, policies: Any, firms: int) -> None:

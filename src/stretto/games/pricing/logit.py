@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, root
 
 from stretto.errors import ConfigError
-from stretto.tabular.arguments import array, number, of_type, place
+from stretto.tabular.arguments import array, index_in, number, of_type
 
 Floats = NDArray[np.float64]
 _XTOL, _STEPS = 1e-14, 10_000
@@ -166,7 +166,7 @@ def best_response(market: Market, firm: int, prices: ArrayLike) -> float:
     """The price of ``firm`` that maximises its profit while the others keep ``prices`` [N] (its own entry is
     ignored): root of p - c - mu / (1 - D), which rises in p, so that it is the only one."""
     p = _prices("best_response", market, prices).copy()
-    i = place("best_response", "firm", firm, market.firms)
+    i = index_in("best_response", "firm", firm, market.firms)
 
     def residual(own: float) -> float:
         return own - needed(own)

@@ -25,7 +25,7 @@ from stretto.errors import ConfigError
 from stretto.games.pricing.clockwork import accrue, capacity, gap_of, latest, push, start
 from stretto.games.pricing.engine import GAPS, MOVERS, Clocks
 from stretto.games.pricing.logit import Floats, Market
-from stretto.tabular.arguments import array, distinct_seeds, number, of_type, rising
+from stretto.tabular.arguments import array, distinct_seeds, increasing, number, of_type
 from stretto.tabular.counter import key, uniform
 from stretto.tabular.threads import start_threads
 
@@ -117,7 +117,7 @@ def learn(
     which = distinct_seeds("learn", seeds)
     learner = QLearning() if learner is None else learner
     of_type("learn", market=(market, Market), clocks=(clocks, Clocks), learner=(learner, QLearning))
-    prices = price_grid(market) if grid is None else rising("learn", "grid", grid)
+    prices = price_grid(market) if grid is None else increasing("learn", "grid", grid)
     if clocks.rate * learner.evaluate > _MOST:
         raise ConfigError(f"learn: evaluate = {learner.evaluate} holds over {_MOST:g} events at rate {clocks.rate}")
     table, n = profit_table(market, prices), which.size

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from stretto.games.pricing.engine import Clocks, Engine
 from stretto.games.pricing.logit import Floats, Market
 from stretto.games.pricing.tabular import EXPLORE, STARTS, QLearning, first_values, price_grid, profit_table
-from stretto.tabular.arguments import of_type, rising
+from stretto.tabular.arguments import increasing, of_type
 from stretto.tabular.counter import key, uniform
 
 
@@ -20,7 +20,7 @@ def learn_reference(
 ) -> tuple[Floats, NDArray[np.int64], int]:
     """Q [2, m, m, m], the prices in force at the end of learning [2] (their numbers), and the number of moves."""
     of_type("learn_reference", market=(market, Market), clocks=(clocks, Clocks), learner=(learner, QLearning))
-    prices = price_grid(market) if grid is None else rising("learn_reference", "grid", grid)
+    prices = price_grid(market) if grid is None else increasing("learn_reference", "grid", grid)
     number = {float(p): k for k, p in enumerate(prices)}
     q = first_values(profit_table(market, prices)).copy()
     chance, starts = key(seed, EXPLORE), key(seed, STARTS)

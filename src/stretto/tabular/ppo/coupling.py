@@ -60,7 +60,7 @@ def advantage_law(world: Layered, policy: Floats, critic: Floats, lam: float) ->
         chance, mean, deviation = law[0]
         ahead = (policy[h + 1][:, :, None] * chance).reshape(states, -1)
         target = critic[h + 1][:, None] + lam * mean.reshape(states, -1)
-        chances = (world.moves[h][..., None] * ahead).reshape(states, actions, -1)
+        chances = (world.transitions[h][..., None] * ahead).reshape(states, actions, -1)
         means = here[:, :, None] + np.broadcast_to(target, (states, actions, *target.shape)).reshape(chances.shape)
         law.insert(0, (chances, means, float(np.hypot(world.noise, lam * deviation))))
     return law

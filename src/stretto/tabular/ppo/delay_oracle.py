@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_discrete_lyapunov
 
 from stretto.tabular.arguments import number
+from stretto.tabular.collapse.stability import lag_companion, lag_limit, spectral_radius
 from stretto.tabular.ppo.oracle import occupancy, return_variance
 from stretto.tabular.ppo.worlds import Layered
-from stretto.tabular.stability import lag_companion, lag_limit, spectral_radius
 
 Floats = NDArray[np.float64]
 

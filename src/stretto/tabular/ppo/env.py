@@ -35,6 +35,6 @@ class LayeredEnv(gymnasium.Env[Any, Any]):
         if not self.action_space.contains(action):
             raise ConfigError(f"LayeredEnv: action = {action!r} must be a whole number from 0 to {world.actions - 1}")
         reward = float(world.rewards[h, s, action] + world.noise * self.np_random.standard_normal())
-        self._state = int(self.np_random.choice(world.states, p=world.moves[h, s, action]))
+        self._state = int(self.np_random.choice(world.states, p=world.transitions[h, s, action]))
         self._layer += 1
         return self._layer * world.states + self._state, reward, self._layer == world.layers, False, {}

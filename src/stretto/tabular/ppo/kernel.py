@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, prange
 
 from stretto.tabular.counter import key, normal, uniform
-from stretto.tabular.sampling import draw
+from stretto.tabular.sampling import alias_sample
 
 Array = np.ndarray[Any, Any]
 START, ACTION, MOVE, NOISE = 0, 1, 2, 3
@@ -45,7 +45,7 @@ def _copy(x: Array, out: Array) -> None:
 
 
 @njit(cache=True)
-def _measure(moves: Array, rewards: Array, start: Array, pi: Array, critic: Array, q: Array, v: Array) -> Any:
+def _measure(transitions: Array, rewards: Array, start: Array, pi: Array, critic: Array, q: Array, v: Array) -> Any:
     """J, |grad J|^2 and the critic error, exact. Fills the work space ``q`` [H, S, A], ``v`` [H+1, S]."""
     layers, states, actions = pi.shape
     for h in range(layers - 1, -1, -1):
@@ -54,7 +54,7 @@ def _measure(moves: Array, rewards: Array, start: Array, pi: Array, critic: Arra
             for a in range(actions):
                 q[h, s, a] = rewards[h, s, a]
                 for after in range(states):
-                    q[h, s, a] += moves[h, s, a, after] * v[h + 1, after]
+                    q[h, s, a] += transitions[h, s, a, after] * v[h + 1, after]
                 v[h, s] += pi[h, s, a] * q[h, s, a]
     d, gain, slope, error = start.copy(), 0.0, 0.0, 0.0
     for s in range(states):
@@ -67,20 +67,20 @@ def _measure(moves: Array, rewards: Array, start: Array, pi: Array, critic: Arra
                 mass = d[s] * pi[h, s, a]
                 slope += (mass * (q[h, s, a] - v[h, s])) ** 2
                 for after in range(states):
-                    following[after] += mass * moves[h, s, a, after]
+                    following[after] += mass * transitions[h, s, a, after]
         d = following
     return gain, slope, error
 
 
 @njit(cache=True)
 def _sample(
-    keys: Array, first: int, pi: Array, rewards: Array, noise: float, moves: Any, start: Any, batch: Any
+    keys: Array, first: int, pi: Array, rewards: Array, noise: float, transitions: Any, start: Any, batch: Any
 ) -> None:
     """Fills ``batch`` = (states [n, H+1], actions [n, H], rewards [n, H]) from episode number ``first`` on."""
     layers, states, actions = pi.shape
     at, acted, got = batch
     for i in range(len(acted)):
-        s = draw(start[0], start[1], 0, uniform(keys[START], first + i))
+        s = alias_sample(start[0], start[1], 0, uniform(keys[START], first + i))
         for h in range(layers):
             number = (first + i) * layers + h
             u = uniform(keys[ACTION], number)
@@ -92,7 +92,9 @@ def _sample(
             if noise > 0:
                 reward += noise * normal(keys[NOISE], number)
             at[i, h], acted[i, h], got[i, h] = s, a, reward
-            s = draw(moves[0], moves[1], (h * states + s) * actions + a, uniform(keys[MOVE], number))
+            s = alias_sample(
+                transitions[0], transitions[1], (h * states + s) * actions + a, uniform(keys[MOVE], number)
+            )
         at[i, layers] = s
 
 
@@ -171,7 +173,7 @@ def _learn(
     theta: Array, critic: Array, old: Any, trace: Array, used: Array,
 ) -> int:  # fmt: skip
     """One run in place; the number of iterations done."""
-    moves, rewards, start, noise = world
+    transitions, rewards, start, noise = world
     alphas, betas = steps
     episodes, epochs, clip, lam, kl_stop = numbers
     layers, states, actions = theta.shape
@@ -193,7 +195,7 @@ def _learn(
         _copy(critic, critics[t % depth])
         if t % every == 0:
             policy_of(theta, pi)
-            gain, slope, error = _measure(moves, rewards, start, pi, critic, q, v)
+            gain, slope, error = _measure(transitions, rewards, start, pi, critic, q, v)
             trace[0, t // every], trace[1, t // every], trace[2, t // every] = gain, slope, error
             if gain >= goal:
                 done = t
@@ -216,7 +218,7 @@ def _learn(
 
 @njit(cache=True, parallel=True)
 def learn(
-    seeds: Array, moves: Array, rewards: Array, start: Array, noise: float, move_columns: Array, move_bits: int,
+    seeds: Array, transitions: Array, rewards: Array, start: Array, noise: float, move_columns: Array, move_bits: int,
     start_columns: Array, start_bits: int, alphas: Array, betas: Array, episodes: int, epochs: int, clip: float,
     lam: float, kl_stop: float, reads: Array, every: int, goal: float, thetas: Array, critics: Array,
     old_thetas: Array, old_critics: Array, traces: Array, used: Array, done: Array,
@@ -227,7 +229,7 @@ def learn(
     samples clipped."""
     for run in prange(len(seeds)):
         done[run] = _learn(
-            seeds[run], (moves, rewards, start, noise), ((move_columns, move_bits), (start_columns, start_bits)),
+            seeds[run], (transitions, rewards, start, noise), ((move_columns, move_bits), (start_columns, start_bits)),
             (alphas, betas), (episodes, epochs, clip, lam, kl_stop), reads[run], every, goal, thetas[run],
             critics[run], (old_thetas[run], old_critics[run]), traces[run], used[run],
         )  # fmt: skip

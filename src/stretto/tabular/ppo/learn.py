@@ -16,7 +16,7 @@ from stretto.tabular.delay import Delays
 from stretto.tabular.ppo.kernel import learn
 from stretto.tabular.ppo.options import TabularPPO
 from stretto.tabular.ppo.worlds import Layered
-from stretto.tabular.sampling import guide
+from stretto.tabular.sampling import alias_table
 from stretto.tabular.threads import start_threads
 
 Floats = NDArray[np.float64]
@@ -134,7 +134,8 @@ def ppo_tabular(
     used, done = np.zeros((runs, int(options.epochs), 2), np.int64), np.zeros(runs, np.int64)
     start_threads()
     learn(
-        numbered, world.moves, world.rewards, world.start, world.noise, *guide(world.moves), *guide(world.start),
+        numbered, world.transitions, world.rewards, world.start, world.noise,
+        *alias_table(world.transitions), *alias_table(world.start),
         options.actor_steps(length), options.critic_steps(length), int(options.episodes), int(options.epochs),
         float(options.clip), float(options.lam), -1.0 if options.kl_stop is None else float(options.kl_stop),
         reads, gap, goal, thetas, critics, old_thetas, old_critics, traces, used, done,

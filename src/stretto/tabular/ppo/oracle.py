@@ -22,7 +22,7 @@ def values(world: Layered, policy: ArrayLike) -> tuple[Floats, Floats]:
     q = np.zeros(world.rewards.shape)
     v = np.zeros((world.layers + 1, world.states))
     for h in reversed(range(world.layers)):
-        q[h] = world.rewards[h] + world.moves[h] @ v[h + 1]
+        q[h] = world.rewards[h] + world.transitions[h] @ v[h + 1]
         v[h] = (pi[h] * q[h]).sum(-1)
     return q, v[:-1]
 
@@ -31,7 +31,7 @@ def optimal_values(world: Layered) -> Floats:
     """V* [H, S]."""
     v = np.zeros((world.layers + 1, world.states))
     for h in reversed(range(world.layers)):
-        v[h] = (world.rewards[h] + world.moves[h] @ v[h + 1]).max(-1)
+        v[h] = (world.rewards[h] + world.transitions[h] @ v[h + 1]).max(-1)
     return v[:-1]
 
 
@@ -41,7 +41,7 @@ def occupancy(world: Layered, policy: ArrayLike) -> Floats:
     d = np.zeros((world.layers, world.states))
     d[0] = world.start
     for h in range(world.layers - 1):
-        d[h + 1] = np.einsum("s,sa,sap->p", d[h], pi[h], world.moves[h])
+        d[h + 1] = np.einsum("s,sa,sap->p", d[h], pi[h], world.transitions[h])
     return d
 
 
@@ -77,7 +77,7 @@ def return_variance(world: Layered, policy: ArrayLike) -> Floats:
     variance = np.zeros((world.layers + 1, world.states))
     for h in reversed(range(world.layers)):
         off = world.rewards[h][:, :, None] + after[h] - v[h][:, None, None]
-        spread = (world.moves[h] * (off**2 + variance[h + 1])).sum(-1)
+        spread = (world.transitions[h] * (off**2 + variance[h + 1])).sum(-1)
         variance[h] = world.noise**2 + (pi[h] * spread).sum(-1)
     return variance[:-1]
 
@@ -91,7 +91,7 @@ def mean_advantages(world: Layered, policy: ArrayLike, critic: ArrayLike, lam: f
     mean = np.zeros(pi.shape)
     ahead = np.zeros(world.states)
     for h in reversed(range(world.layers)):
-        mean[h] = world.rewards[h] - v[h][:, None] + world.moves[h] @ ahead
+        mean[h] = world.rewards[h] - v[h][:, None] + world.transitions[h] @ ahead
         ahead = v[h] + lam * (pi[h] * mean[h]).sum(-1)
     return mean
 
@@ -124,7 +124,7 @@ def enumerated_update(world: Layered, policy: ArrayLike, critic: ArrayLike, lam:
     for path in product(product(range(states), range(actions)), repeat=layers):
         chance = world.start[path[0][0]]
         for h, (s, a) in enumerate(path):
-            chance *= pi[h, s, a] * (world.moves[h, s, a, path[h + 1][0]] if h + 1 < layers else 1)
+            chance *= pi[h, s, a] * (world.transitions[h, s, a, path[h + 1][0]] if h + 1 < layers else 1)
         advantage = 0.0
         for h, (s, a) in reversed(list(enumerate(path))):
             after = v[h + 1, path[h + 1][0]] if h + 1 < layers else 0.0

@@ -15,7 +15,7 @@ from stretto.tabular.ppo.kernel import ACTION, MOVE, NOISE, START
 from stretto.tabular.ppo.learn import Lateness
 from stretto.tabular.ppo.options import TabularPPO
 from stretto.tabular.ppo.worlds import Layered
-from stretto.tabular.sampling import draw, guide
+from stretto.tabular.sampling import alias_sample, alias_table
 
 Floats = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ def softmax_policy(theta: Floats) -> Floats:
 def sample(world: Layered, pi: Floats, critic: Floats, lam: float, seed: int, first: int, episodes: int) -> Batch:
     """Episodes number ``first`` .. of the run with ``seed``, with GAE of ``critic`` [H, S] and returns."""
     layers, states, actions = world.rewards.shape
-    tables, entry = guide(world.moves), guide(world.start)
+    tables, entry = alias_table(world.transitions), alias_table(world.start)
     keys = [np.uint64(key(seed, stream)) for stream in (START, ACTION, MOVE, NOISE)]
     starts = uniforms(keys[0], episodes, first)
     u_action, u_move = (uniforms(k, episodes * layers, first * layers) for k in keys[1:3])
@@ -52,13 +52,13 @@ def sample(world: Layered, pi: Floats, critic: Floats, lam: float, seed: int, fi
     at, acted = np.empty((episodes, layers + 1), np.int64), np.empty((episodes, layers), np.int64)
     got, advantages, returns = (np.empty((episodes, layers)) for _ in range(3))
     for i in range(episodes):
-        s = draw(*entry, 0, starts[i])
+        s = alias_sample(*entry, 0, starts[i])
         for h in range(layers):
             j = i * layers + h
             a = min(int((np.cumsum(pi[h, s]) <= u_action[j]).sum()), actions - 1)
             at[i, h], acted[i, h] = s, a
             got[i, h] = world.rewards[h, s, a] + (world.noise * noise[j] if world.noise > 0 else 0.0)
-            s = draw(*tables, (h * states + s) * actions + a, u_move[j])
+            s = alias_sample(*tables, (h * states + s) * actions + a, u_move[j])
         at[i, layers] = s
         advantage = ahead = after = 0.0
         for h in reversed(range(layers)):

@@ -15,23 +15,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Layered:
-    """An undiscounted MDP of H layers. ``moves`` [H, S, A, S']: chance of each next state; ``rewards`` [H, S, A]: mean
-    rewards; ``start`` [S]: law of the first state; observed rewards carry normal noise of deviation ``noise``. After
-    the last layer nothing follows (its moves lead out of the world and never matter).
+    """An undiscounted MDP of H layers. ``transitions`` [H, S, A, S']: chance of each next state; ``rewards`` [H, S, A]:
+    mean rewards; ``start`` [S]: law of the first state; observed rewards carry normal noise of deviation ``noise``.
+    After the last layer nothing follows (its moves lead out of the world and never matter).
 
     Raises ``ConfigError`` on rows that don't sum to one, other shapes, numbers that aren't finite, a negative noise.
     """
 
-    moves: Floats
+    transitions: Floats
     rewards: Floats
     start: Floats
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        moves = probabilities("Layered", "moves", self.moves, (None, None, None, None))
-        layers, states, actions, _ = moves.shape
-        moves = probabilities("Layered", "moves", moves, (layers, states, actions, states))
-        object.__setattr__(self, "moves", moves)
+        transitions = probabilities("Layered", "transitions", self.transitions, (None, None, None, None))
+        layers, states, actions, _ = transitions.shape
+        transitions = probabilities("Layered", "transitions", transitions, (layers, states, actions, states))
+        object.__setattr__(self, "transitions", transitions)
         object.__setattr__(self, "rewards", array("Layered", "rewards", self.rewards, (layers, states, actions)))
         object.__setattr__(self, "start", probabilities("Layered", "start", self.start, (states,)))
         object.__setattr__(self, "noise", number("Layered", "noise", self.noise, 0))
@@ -39,17 +39,17 @@ class Layered:
     @property
     def layers(self) -> int:
         """H, steps of an episode."""
-        return self.moves.shape[0]
+        return self.transitions.shape[0]
 
     @property
     def states(self) -> int:
         """S, states of a layer."""
-        return self.moves.shape[1]
+        return self.transitions.shape[1]
 
     @property
     def actions(self) -> int:
         """A, actions in every state."""
-        return self.moves.shape[2]
+        return self.transitions.shape[2]
 
     def uniform(self) -> Floats:
         """The policy [H, S, A] that draws every action alike."""
@@ -69,8 +69,8 @@ def layered(
     h, s, a = (int(number("layered", name, size, 1, whole=True)) for name, size in sizes)
     mix = number("layered", "mix", mix, 0, 1)
     rng = np.random.default_rng(int(number("layered", "seed", seed, 0, whole=True)))
-    moves = (1 - mix) * rng.dirichlet(np.ones(s), size=(h, s, a)) + mix / s
-    return Layered(moves, rng.random((h, s, a)), np.full(s, 1 / s), noise)
+    transitions = (1 - mix) * rng.dirichlet(np.ones(s), size=(h, s, a)) + mix / s
+    return Layered(transitions, rng.random((h, s, a)), np.full(s, 1 / s), noise)
 
 
 def lock(layers: int, actions: int = 3) -> Layered:
@@ -79,18 +79,18 @@ def lock(layers: int, actions: int = 3) -> Layered:
     noise, start in the good state [inferred]."""
     h = int(number("lock", "layers", layers, 1, whole=True))
     a = int(number("lock", "actions", actions, 2, whole=True))
-    moves = np.zeros((h, 2, a, 2))
-    moves[:, 0, 0, 0] = 1
-    moves[:, 0, 1:, 1] = 1
-    moves[:, 1, :, 1] = 1
+    transitions = np.zeros((h, 2, a, 2))
+    transitions[:, 0, 0, 0] = 1
+    transitions[:, 0, 1:, 1] = 1
+    transitions[:, 1, :, 1] = 1
     rewards = np.zeros((h, 2, a))
     rewards[-1, 0, 0] = 1
-    return Layered(moves, rewards, np.array([1.0, 0.0]))
+    return Layered(transitions, rewards, np.array([1.0, 0.0]))
 
 
 def unrolled(mdp: MDP, layers: int, noise: float = 0.0) -> Layered:
     """The first ``layers`` steps of a stationary MDP, undiscounted: the same moves and rewards in every layer. With
     ``stretto.tabular.gym.read_mdp`` this takes a Gymnasium environment that publishes its table."""
     h = int(number("unrolled", "layers", layers, 1, whole=True))
-    moves = np.broadcast_to(mdp.moves, (h, *mdp.moves.shape))
-    return Layered(moves, np.broadcast_to(mdp.rewards, (h, *mdp.rewards.shape)), mdp.start, noise)
+    transitions = np.broadcast_to(mdp.transitions, (h, *mdp.transitions.shape))
+    return Layered(transitions, np.broadcast_to(mdp.rewards, (h, *mdp.rewards.shape)), mdp.start, noise)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stretto.tabular.counter import normal, uniform
 from stretto.tabular.q.robust import estimate
-from stretto.tabular.sampling import draw
+from stretto.tabular.sampling import alias_sample
 
 Floats = NDArray[np.float64]
 
@@ -84,7 +84,7 @@ def transition(
 ) -> tuple[int, int, float, int, int]:  # fmt: skip
     """Step ``t`` from ``state``: the state that is seen, the action, the reward and next state that are seen, and the
     true next state."""
-    outcome = draw(columns, bits, state, uniform(move, t))
+    outcome = alias_sample(columns, bits, state, uniform(move, t))
     action, after = outcome >> shift, outcome & ((1 << shift) - 1)
     reward = rewards[state, action]
     seen, follows = state, after

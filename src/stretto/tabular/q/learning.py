@@ -21,7 +21,7 @@ from stretto.tabular.q import corruption as streams
 from stretto.tabular.q import kernel
 from stretto.tabular.q.corruption import Corruption
 from stretto.tabular.q.robust import MEAN, MEDIAN_OF_MEANS, TRIMMED, trim_for
-from stretto.tabular.sampling import guide, invert
+from stretto.tabular.sampling import alias_table, inverse_cdf
 from stretto.tabular.threads import start_threads
 
 KINDS = {"mean": MEAN, "median_of_means": MEDIAN_OF_MEANS, "trimmed": TRIMMED}
@@ -97,12 +97,12 @@ def trajectories(mdp: MDP, behaviour: Any, seeds: Any) -> Trajectories:
     seeds = distinct_seeds("q_learning", seeds)
     shift = max(1, (mdp.states - 1).bit_length())
     law = np.zeros((mdp.states, mdp.actions, 1 << shift))
-    law[:, :, : mdp.states] = policy[:, :, None] * mdp.moves
+    law[:, :, : mdp.states] = policy[:, :, None] * mdp.transitions
     kinds = (streams.MOVES, streams.NOISE, streams.HITS, streams.FAKES)
     keys = np.array([[counter.key(int(s), kind) for kind in kinds] for s in seeds], np.uint64)
     first = [counter.uniform(np.uint64(counter.key(int(s), streams.START)), 0) for s in seeds]
-    starts = invert(mdp.start, first).astype(np.int64)
-    return Trajectories(keys, starts, *guide(law.reshape(mdp.states, -1)), shift)
+    starts = inverse_cdf(mdp.start, first).astype(np.int64)
+    return Trajectories(keys, starts, *alias_table(law.reshape(mdp.states, -1)), shift)
 
 
 def q_learning(

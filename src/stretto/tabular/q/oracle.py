@@ -37,10 +37,12 @@ def mean_limit(mdp: MDP, corruption: Corruption) -> Floats:
     max Q(s')), s' the true next state or, if ``corruption.states`` aren't ``none``, state 0; e the share at that pair
     (uniform behaviour). It is the Q* of another process."""
     e = shares(mdp, corruption)[:, :, None]
-    moves = mdp.moves
+    transitions = mdp.transitions
     if corruption.states != "none":
-        moves = (1 - e) * moves + e * np.eye(mdp.states)[0]
-    return best_q(replace(mdp, moves=moves, rewards=(1 - e[..., 0]) * mdp.rewards - e[..., 0] * corruption.magnitude))
+        transitions = (1 - e) * transitions + e * np.eye(mdp.states)[0]
+    return best_q(
+        replace(mdp, transitions=transitions, rewards=(1 - e[..., 0]) * mdp.rewards - e[..., 0] * corruption.magnitude)
+    )
 
 
 def robust_limit(mdp: MDP, corruption: Corruption, noise: float, trim: Any = None, tolerance: float = 1e-12) -> Floats:
@@ -59,7 +61,7 @@ def robust_limit(mdp: MDP, corruption: Corruption, noise: float, trim: Any = Non
     rounds = _SLACK + (int(math.log(1e-17 * (1 - mdp.gamma)) / math.log(mdp.gamma)) if mdp.gamma > 0 else 0)
     cut = np.broadcast_to(cut, (mdp.states, mdp.actions))
     e = shares(mdp, corruption)[:, :, None]
-    weights = np.concatenate([(1 - e) * mdp.moves, e * mdp.moves], -1)
+    weights = np.concatenate([(1 - e) * mdp.transitions, e * mdp.transitions], -1)
     spread = np.repeat([noise, 0.0], mdp.states)
     q = np.zeros((mdp.states, mdp.actions))
     for _ in range(rounds):

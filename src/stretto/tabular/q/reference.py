@@ -12,7 +12,7 @@ from stretto.tabular.arguments import Floats, number
 from stretto.tabular.mdp import MDP
 from stretto.tabular.q.corruption import Corruption
 from stretto.tabular.q.learning import Rule, trajectories
-from stretto.tabular.sampling import draw
+from stretto.tabular.sampling import alias_sample
 
 
 def plain_q_learning(
@@ -38,7 +38,7 @@ def plain_q_learning(
     for epoch in range(epochs):
         targets: dict[tuple[int, int], list[float]] = {}
         for t in range(epoch * batch, (epoch + 1) * batch):
-            outcome = int(draw(world.columns, world.bits, state, move[t]))
+            outcome = int(alias_sample(world.columns, world.bits, state, move[t]))
             action, after = outcome >> world.shift, outcome % (1 << world.shift)
             seen, reward, follows = state, mdp.rewards[state, action] + wiggle[t], after
             if hit[t] < corruption.share:

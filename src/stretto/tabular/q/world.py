@@ -18,5 +18,5 @@ def corrupt(seed: int = 0, states: int = 6, actions: int = 2, gamma: float = 0.8
     states = int(number("corrupt", "states", states, 1, whole=True))
     actions = int(number("corrupt", "actions", actions, 1, whole=True))
     g = np.random.default_rng(seed)
-    moves = 0.9 * g.dirichlet(np.full(states, 0.7), size=(states, actions)) + 0.1 / states
-    return MDP(moves, g.uniform(0, 1, (states, actions)), gamma)
+    transitions = 0.9 * g.dirichlet(np.full(states, 0.7), size=(states, actions)) + 0.1 / states
+    return MDP(transitions, g.uniform(0, 1, (states, actions)), gamma)

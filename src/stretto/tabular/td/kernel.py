@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stretto.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, distinct_seeds, number
 from stretto.tabular.counter import key, uniform
-from stretto.tabular.sampling import draw, guide
+from stretto.tabular.sampling import alias_sample, alias_table
 from stretto.tabular.td.process import RewardProcess
 from stretto.tabular.td.steps import Steps
 from stretto.tabular.threads import start_threads
@@ -82,7 +82,7 @@ def _begin(seeds, start, start_bits, first):  # type: ignore[no-untyped-def]
     v = np.empty((len(seeds), len(first)))
     for j in range(len(seeds)):
         keys[j] = key(seeds[j], STREAM)
-        states[j] = draw(start, start_bits, 0, uniform(keys[j], 0))
+        states[j] = alias_sample(start, start_bits, 0, uniform(keys[j], 0))
         v[j] = first
     return keys, states, v
 
@@ -97,7 +97,7 @@ def _walk(v, states, keys, begin, end, columns, bits, rewards, gamma, step, trut
         eta = min(top, h / (t + t0))
         for j in range(len(states)):
             s = states[j]
-            after = draw(columns, bits, s, uniform(keys[j], t))
+            after = alias_sample(columns, bits, s, uniform(keys[j], t))
             new = v[j, s] + eta * (rewards[s, min(after, last)] + gamma[s] * v[j, after] - v[j, s])
             v[j, s] = new
             worst[j] = max(worst[j], abs(new - truth[s]))
@@ -158,7 +158,7 @@ def _pass(tables, first, truth, step, seeds, eps, every, limit):  # type: ignore
 
 
 def _tables(process: RewardProcess) -> tuple[Any, ...]:
-    return (*guide(process.moves), process.rewards, process.gamma, *guide(process.start[None]))
+    return (*alias_table(process.transitions), process.rewards, process.gamma, *alias_table(process.start[None]))
 
 
 def _check_process(where: str, process: RewardProcess) -> None:

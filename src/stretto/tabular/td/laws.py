@@ -18,8 +18,8 @@ from stretto.tabular.td.process import RewardProcess
 
 def drift(process: RewardProcess) -> Floats:
     """A = D (I - gamma P) [S,S]: the mean update at V is -eta A (V - V*). ``ConfigError`` for a reducible chain."""
-    mu = stationary(process.moves)
-    return np.asarray(mu[:, None] * (np.eye(process.states) - process.gamma[:, None] * process.moves))
+    mu = stationary(process.transitions)
+    return np.asarray(mu[:, None] * (np.eye(process.states) - process.gamma[:, None] * process.transitions))
 
 
 def late_covariance(process: RewardProcess, h: float) -> Floats:
@@ -31,19 +31,23 @@ def late_covariance(process: RewardProcess, h: float) -> Floats:
     if h * least <= 0.5:
         raise ConfigError(f"late_covariance: h = {h:g} is too small: the rate 1/T needs h > {0.5 / least:.4g}")
     shifted = h * a - 0.5 * np.eye(process.states)
-    return np.asarray(solve_continuous_lyapunov(shifted, h**2 * np.diag(stationary(process.moves) * process.noise())))
+    return np.asarray(
+        solve_continuous_lyapunov(shifted, h**2 * np.diag(stationary(process.transitions) * process.noise()))
+    )
 
 
 def constant_covariance(process: RewardProcess) -> Floats:
     """lim Cov(V)/eta [S,S] in the stationary regime of a small constant step: solves A C + C A^T = diag(mu sigma^2)."""
-    return np.asarray(solve_continuous_lyapunov(drift(process), np.diag(stationary(process.moves) * process.noise())))
+    return np.asarray(
+        solve_continuous_lyapunov(drift(process), np.diag(stationary(process.transitions) * process.noise()))
+    )
 
 
 def efficiency_bound(process: RewardProcess) -> Floats:
     """T Cov [S,S] that no estimator from one trajectory beats, and that the plug-in estimator and averaged TD attain:
     (I - gamma P)^-1 diag(sigma^2/mu) (I - gamma P)^-T."""
-    inverse = np.linalg.inv(np.eye(process.states) - process.gamma[:, None] * process.moves)
-    return np.asarray(inverse * (process.noise() / stationary(process.moves)) @ inverse.T)
+    inverse = np.linalg.inv(np.eye(process.states) - process.gamma[:, None] * process.transitions)
+    return np.asarray(inverse * (process.noise() / stationary(process.transitions)) @ inverse.T)
 
 
 def best_h(process: RewardProcess, state: int | None = None) -> tuple[float, float]:
@@ -63,6 +67,6 @@ def best_h(process: RewardProcess, state: int | None = None) -> tuple[float, flo
     return float(np.exp(found.x)), float(found.fun)
 
 
-def worst_reverse_hitting_time(moves: Floats) -> float:
+def worst_reverse_hitting_time(transitions: Floats) -> float:
     """The longest expected time, over pairs of states, in which the chain run backwards goes from one to the other."""
-    return float(hitting_times(time_reversal(moves)).max())
+    return float(hitting_times(time_reversal(transitions)).max())

@@ -27,13 +27,13 @@ class Moments:
     second: Floats
 
 
-def moments(process: RewardProcess, steps: Steps | Any, transitions: int, values: Any = 0.0) -> Moments:
-    """Moments of the error V - V* after ``transitions`` from V_0 = ``values`` (a number, or [S]) and the process's
+def moments(process: RewardProcess, steps: Steps | Any, updates: int, values: Any = 0.0) -> Moments:
+    """Moments of the error V - V* after ``updates`` from V_0 = ``values`` (a number, or [S]) and the process's
     start. ``steps``: a rule, or eta_1 .. eta_T themselves. ``ConfigError`` for other shapes."""
     where = "moments"
-    transitions = int(number(where, "transitions", transitions, 0, whole=True))
-    etas = steps.at(np.arange(1, transitions + 1)) if isinstance(steps, Steps) else steps
-    etas = array(where, "steps", etas, (transitions,))
+    updates = int(number(where, "updates", updates, 0, whole=True))
+    etas = steps.at(np.arange(1, updates + 1)) if isinstance(steps, Steps) else steps
+    etas = array(where, "steps", etas, (updates,))
     number(where, "smallest of steps", etas.min(initial=0), 0)
     size = process.states
     first = array(where, "values", np.full(size, values) if np.ndim(values) == 0 else values, (size,))
@@ -41,12 +41,12 @@ def moments(process: RewardProcess, steps: Steps | Any, transitions: int, values
     law = process.start.copy()
     mean = law[:, None] * error
     second = law[:, None, None] * np.outer(error, error)
-    _propagate(process.moves, process.surprises(), process.gamma, etas, law, mean, second)
+    _propagate(process.transitions, process.surprises(), process.gamma, etas, law, mean, second)
     return Moments(law, mean.sum(0), second.sum(0))
 
 
 @njit(cache=True)
-def _propagate(moves, surprises, gamma, etas, law, mean, second):  # type: ignore[no-untyped-def]
+def _propagate(transitions, surprises, gamma, etas, law, mean, second):  # type: ignore[no-untyped-def]
     """In place, as ``stretto.tabular.td.kernel._run`` and for the same reason."""
     size = len(law)
     for t in range(len(etas)):
@@ -54,7 +54,7 @@ def _propagate(moves, surprises, gamma, etas, law, mean, second):  # type: ignor
         next_law, next_mean, next_second = np.zeros_like(law), np.zeros_like(mean), np.zeros_like(second)
         for s in range(size):
             for after in range(size):
-                p = moves[s, after]
+                p = transitions[s, after]
                 if p == 0:
                     continue
                 xi = eta * surprises[s, after]

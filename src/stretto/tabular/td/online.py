@@ -14,7 +14,7 @@ from stretto.tabular.td.steps import Steps
 class TD:
     """Values of the policy that acts, learned online: ``update(state, reward, after, done)`` for each transition of a
     Gymnasium environment with ``states`` discrete observations. ``gamma``: one number, or one per state [S];
-    ``values``: V_0, a number or [S]. ``values`` [S] and ``transitions`` are what it has come to. ``ConfigError`` for
+    ``values``: V_0, a number or [S]. ``values`` [S] and ``updates`` are what it has come to. ``ConfigError`` for
     arguments out of range."""
 
     def __init__(self, states: int, gamma: Any, steps: Steps, values: Any = 0.0) -> None:
@@ -24,7 +24,7 @@ class TD:
         self._gamma = array("TD", "gamma", np.full(states, gamma) if np.ndim(gamma) == 0 else gamma, (states,))
         first = np.full(states, values) if np.ndim(values) == 0 else values
         self.values: Floats = array("TD", "values", first, (states,)).copy()
-        self.transitions = 0
+        self.updates = 0
         if not isinstance(steps, Steps):
             raise ConfigError(f"TD: steps = {steps!r} must be Steps, as constant(0.1) or decreasing(80)")
         self._steps = steps
@@ -36,8 +36,8 @@ class TD:
         state = int(number("TD.update", "state", state, 0, last, whole=True))
         after = int(number("TD.update", "after", after, 0, last, whole=True))
         reward = number("TD.update", "reward", reward)
-        self.transitions += 1
+        self.updates += 1
         rest = 0.0 if done else self._gamma[state] * self.values[after]
         error = float(reward + rest - self.values[state])
-        self.values[state] += float(self._steps.at(self.transitions)) * error
+        self.values[state] += float(self._steps.at(self.updates)) * error
         return error

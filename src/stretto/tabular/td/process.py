@@ -13,22 +13,22 @@ from stretto.tabular.arguments import Floats, array, discount, probabilities
 
 @dataclass(frozen=True)
 class RewardProcess:
-    """``moves`` P [S,S]; ``rewards`` r [S], or r(s, s') [S,S] where they depend on the next state; ``gamma`` in [0, 1),
-    one number or one per state [S] (a state with discount 0 ends an episode: see ``with_restarts``); ``start`` [S]: law
-    of the first state, or its number. Kept as float64: ``rewards`` [S,1] or [S,S], ``gamma`` [S], ``start`` [S].
-    Raises ``ConfigError`` for shapes that don't fit, rows that don't sum to one, or a discount of 1."""
+    """``transitions`` P [S,S]; ``rewards`` r [S], or r(s, s') [S,S] where they depend on the next state; ``gamma`` in
+    [0, 1), one number or one per state [S] (a state with discount 0 ends an episode: see ``with_restarts``); ``start``
+    [S]: law of the first state, or its number. Kept as float64: ``rewards`` [S,1] or [S,S], ``gamma`` [S], ``start``
+    [S]. Raises ``ConfigError`` for shapes that don't fit, rows that don't sum to one, or a discount of 1."""
 
-    moves: Floats
+    transitions: Floats
     rewards: Floats
     gamma: Any
     start: Any = 0
 
     def __post_init__(self) -> None:
         where = "RewardProcess"
-        moves = probabilities(where, "moves", self.moves, (None, None))
-        states = len(moves)
-        if moves.shape[1] != states:
-            raise ConfigError(f"{where}: moves must be [S,S]; got {list(moves.shape)}")
+        transitions = probabilities(where, "transitions", self.transitions, (None, None))
+        states = len(transitions)
+        if transitions.shape[1] != states:
+            raise ConfigError(f"{where}: transitions must be [S,S]; got {list(transitions.shape)}")
         rewards = array(where, "rewards", self.rewards)
         if rewards.ndim == 1:
             rewards = rewards[:, None]
@@ -45,7 +45,7 @@ class RewardProcess:
             if start not in range(states):
                 raise ConfigError(f"{where}: start = {start!r} must be one of the states 0..{states - 1}, or their law")
             start = np.eye(states)[int(start)]
-        self._keep(moves=moves, rewards=np.ascontiguousarray(rewards), gamma=np.full(states, gamma),
+        self._keep(transitions=transitions, rewards=np.ascontiguousarray(rewards), gamma=np.full(states, gamma),
                    start=probabilities(where, "start", start, (states,)))  # fmt: skip
 
     def _keep(self, **fields: Floats) -> None:
@@ -55,7 +55,7 @@ class RewardProcess:
     @property
     def states(self) -> int:
         """S."""
-        return len(self.moves)
+        return len(self.transitions)
 
     @property
     def horizon(self) -> float:
@@ -65,11 +65,11 @@ class RewardProcess:
     @property
     def mean_rewards(self) -> Floats:
         """[S]: the mean of r(s, s') over s'."""
-        return np.asarray((self.moves * self.rewards).sum(1))
+        return np.asarray((self.transitions * self.rewards).sum(1))
 
     def values(self) -> Floats:
         """V* [S]: solves V = r + gamma P V."""
-        system = np.eye(self.states) - self.gamma[:, None] * self.moves
+        system = np.eye(self.states) - self.gamma[:, None] * self.transitions
         return np.asarray(np.linalg.solve(system, self.mean_rewards))
 
     def surprises(self) -> Floats:
@@ -79,7 +79,7 @@ class RewardProcess:
 
     def noise(self) -> Floats:
         """sigma^2 [S]: variance of r(s, s') + gamma V*(s') given s."""
-        return np.asarray((self.moves * self.surprises() ** 2).sum(1))
+        return np.asarray((self.transitions * self.surprises() ** 2).sum(1))
 
 
 def with_restarts(process: RewardProcess, ends: Any) -> RewardProcess:
@@ -93,5 +93,5 @@ def with_restarts(process: RewardProcess, ends: Any) -> RewardProcess:
     if marks.shape != (process.states,) or marks.dtype != bool or marks.all():
         raise ConfigError(f"with_restarts: ends must mark some of the {process.states} states by True and leave one")
     rewards = np.where(marks[:, None], 0.0, process.rewards)
-    moves = np.where(marks[:, None], process.start, process.moves)
-    return replace(process, moves=moves, rewards=rewards, gamma=np.where(marks, 0.0, process.gamma))
+    transitions = np.where(marks[:, None], process.start, process.transitions)
+    return replace(process, transitions=transitions, rewards=rewards, gamma=np.where(marks, 0.0, process.gamma))

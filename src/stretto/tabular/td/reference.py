@@ -8,7 +8,7 @@ import numpy as np
 
 from stretto.tabular.arguments import Floats, number
 from stretto.tabular.counter import key, uniforms
-from stretto.tabular.sampling import draw, guide
+from stretto.tabular.sampling import alias_sample, alias_table
 from stretto.tabular.td.kernel import STREAM
 from stretto.tabular.td.online import TD
 from stretto.tabular.td.process import RewardProcess
@@ -16,18 +16,18 @@ from stretto.tabular.td.steps import Steps
 
 
 def td_path(
-    process: RewardProcess, steps: Steps, seed: int, transitions: int, values: Any = 0.0
+    process: RewardProcess, steps: Steps, seed: int, updates: int, values: Any = 0.0
 ) -> tuple[list[int], Floats]:
-    """States s_1 .. s_{T+1} and values [T+1,S] before each transition and after the last, T = ``transitions``."""
-    transitions = int(number("td_path", "transitions", transitions, 1, whole=True))
+    """States s_1 .. s_{T+1} and values [T+1,S] before each transition and after the last, T = ``updates``."""
+    updates = int(number("td_path", "updates", updates, 1, whole=True))
     number("td_path", "seed", seed, 0, below=2.0**63, whole=True)
-    u = uniforms(np.uint64(key(int(seed), STREAM)), transitions + 1)
-    tables = guide(process.moves)
+    u = uniforms(np.uint64(key(int(seed), STREAM)), updates + 1)
+    tables = alias_table(process.transitions)
     learner = TD(process.states, process.gamma, steps, values)
-    states, path = [draw(*guide(process.start[None]), 0, u[0])], [learner.values.copy()]
-    for t in range(1, transitions + 1):
+    states, path = [alias_sample(*alias_table(process.start[None]), 0, u[0])], [learner.values.copy()]
+    for t in range(1, updates + 1):
         state = states[-1]
-        after = draw(*tables, state, u[t])
+        after = alias_sample(*tables, state, u[t])
         learner.update(state, process.rewards[state, min(after, process.rewards.shape[1] - 1)], after)
         states.append(after)
         path.append(learner.values.copy())

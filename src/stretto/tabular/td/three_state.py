@@ -47,25 +47,23 @@ def three_state(
     if switch + max(leave_a, leave_b) > 1 or enter > 1:
         raise ConfigError(f"{where}: a state would be left with probability above 1 (switching {switch:.4g}, exits "
                           f"{leave_a:.4g} and {leave_b:.4g}, entry {enter:.4g}): take a larger exit_steps")  # fmt: skip
-    moves = np.array([
+    transitions = np.array([
         [1 - switch - leave_a, switch, leave_a],
         [switch, 1 - switch - leave_b, leave_b],
         [enter * (0.5 + skew), enter * (0.5 - skew), 1 - enter],
     ])  # fmt: skip
-    return RewardProcess(moves, np.array([1.0, 0.0, 0.0]), 1 - 1 / horizon, start=2)
+    return RewardProcess(transitions, np.array([1.0, 0.0, 0.0]), 1 - 1 / horizon, start=2)
 
 
-def minimax_pair(
-    horizon: float, exit_steps: float, mass: float, transitions: int
-) -> tuple[RewardProcess, RewardProcess]:
-    """The chains with delta = -sqrt(H/(m T)) and +sqrt(H/(m T)), T = ``transitions``: T transitions hardly tell them
+def minimax_pair(horizon: float, exit_steps: float, mass: float, updates: int) -> tuple[RewardProcess, RewardProcess]:
+    """The chains with delta = -sqrt(H/(m T)) and +sqrt(H/(m T)), T = ``updates``: T transitions hardly tell them
     apart, while their values differ by order sqrt(H^3/(m T)). ``ConfigError`` where delta would reach 1."""
-    transitions = int(number("minimax_pair", "transitions", transitions, 1, whole=True))
+    updates = int(number("minimax_pair", "updates", updates, 1, whole=True))
     horizon = number("minimax_pair", "horizon", horizon, above=1)
     mass = number("minimax_pair", "mass", mass, high=1 / 3, above=0)
-    delta = math.sqrt(horizon / (mass * transitions))
+    delta = math.sqrt(horizon / (mass * updates))
     if delta >= 1:
-        raise ConfigError(f"minimax_pair: transitions = {transitions} give delta = {delta:.3g}; take more than "
+        raise ConfigError(f"minimax_pair: updates = {updates} give delta = {delta:.3g}; take more than "
                           f"H/m = {horizon / mass:.4g}")  # fmt: skip
     low, high = (three_state(horizon, exit_steps, mass, sign * delta) for sign in (-1, 1))
     return low, high

@@ -1,0 +1,56 @@
+"""At which entropies a trust region drops tokens whose log-ratio is noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stretto.batch import TokenBatch
+from stretto.objectives import get
+from stretto.tabular.entr.token_noise import Positions
+
+Region = Literal["fixed", "entr"]
+EPS = 0.01
+
+
+@dataclass(frozen=True)
+class Placement:
+    """``entropy``: mean H of the dropped tokens, nats; ``correlation`` of being dropped with H."""
+
+    entropy: float
+    correlation: float
+
+
+def dropped(seen: Positions, region: Region, share: float = 0.05) -> npt.NDArray[np.bool_]:
+    """[N]: tokens without a gradient under the objective ``entr`` whose tau drops ``share`` of them. ``fixed``: it is
+    told the same entropy everywhere, which makes it a threshold on abs(d)."""
+    entropy = seen.entropy if region == "entr" else np.ones_like(seen.entropy)
+    tau = float(np.quantile(seen.d**2 / (entropy + EPS), 1 - share))
+    behavior = torch.zeros(len(seen.d), 1, dtype=torch.float64)
+    logp = torch.from_numpy(seen.d[:, None].copy()).requires_grad_()
+    batch = TokenBatch(
+        mask=torch.ones_like(behavior, dtype=torch.bool),
+        logp_behavior=behavior,
+        entropy=torch.from_numpy(entropy[:, None]),
+    )
+    objective = get("entr", tau=tau, eps=EPS, clip_low=1.0, clip_high=1e9)  # the clip itself never binds
+    loss = objective(batch, logp, advantages=torch.ones(len(seen.d), dtype=torch.float64))
+    (slope,) = torch.autograd.grad(loss.total, logp)
+    return np.asarray(slope[:, 0] == 0)
+
+
+def placement(seen: Positions, region: Region, share: float = 0.05) -> Placement:
+    """Where ``region`` drops ``share`` of the tokens."""
+    mask = dropped(seen, region, share)
+    return Placement(float(seen.entropy[mask].mean()), float(np.corrcoef(mask, seen.entropy)[0, 1]))
+
+
+def shares(seen: Positions, region: Region, bins: int = 10) -> tuple[list[float], list[float]]:
+    """(mean entropy, dropped share) of ``bins`` equally large sets of tokens, by entropy."""
+    mask = dropped(seen, region)
+    parts = np.array_split(np.argsort(seen.entropy), bins)
+    return [float(seen.entropy[p].mean()) for p in parts], [float(mask[p].mean()) for p in parts]

@@ -1,0 +1,1 @@
+"""Groups of a bandit, enumerated (GMC-GRPO, arXiv 2610.01896)."""

@@ -1,0 +1,137 @@
+"""KLPO's population quantities on a token tree, and the estimators that it guards against.
+
+KLPO (arXiv 2610.08963) fits, by least squares on the sampler's own data, the optimality condition
+A/beta = log(p/q) + KL(q||p) at every prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from stretto.batch import TokenBatch
+from stretto.objectives.loss import Loss
+from stretto.objectives.metrics import Metrics
+from stretto.tabular.token_tree.gradients import expected_gradient, row_gradients, sample_rows, with_head
+from stretto.tabular.token_tree.tree import TokenTree, gibbs
+
+
+def residuals(tree: TokenTree, sampler: Tensor, policy: Tensor, beta: float) -> Tensor:
+    """[N,V]: A - beta (ell + KL(q||p)), zero at the Gibbs policy."""
+    ell = policy - sampler
+    kl = -(sampler.exp() * ell).sum(1, keepdim=True)
+    return tree.advantages(sampler) - beta * (ell + kl)
+
+
+def population_objective(tree: TokenTree, sampler: Tensor, policy: Tensor, beta: float) -> float:
+    """beta/2 sum_s d(s) sum_a q(a|s) (A/beta - ell - KL)^2."""
+    square = (sampler.exp() * residuals(tree, sampler, policy, beta).square()).sum(1)
+    return float(tree.visits(sampler) @ square) / (2 * beta)
+
+
+def population_gradient(tree: TokenTree, sampler: Tensor, policy: Tensor, beta: float) -> Tensor:
+    """[N,V] on the logits: -d(s) q(b|s) (A - beta (ell + KL))."""
+    return -tree.visits(sampler)[:, None] * sampler.exp() * residuals(tree, sampler, policy, beta)
+
+
+def score_covariance(tree: TokenTree, sampler: Tensor, policy: Tensor) -> Tensor:
+    """[N,V]: d(s) Cov_q(ell, grad log p) on the logits, the unit of the shared-column bias."""
+    q = sampler.exp()
+    ell = policy - sampler
+    # score of token a on logit b is 1[a = b] - p_b, and the covariance with a constant is 0
+    return tree.visits(sampler)[:, None] * q * (ell - (q * ell).sum(1, keepdim=True))
+
+
+@dataclass(frozen=True)
+class SharedColumns:
+    """KLPO's sequence route with Monte-Carlo draws but without leaving the column of the score out of its residual:
+    ``own``: column j is weighted by its own residual; ``mean``: by the mean over all M. Both are biased, by beta
+    Cov_q(ell, score) and by 1/M of it. For comparison alone."""
+
+    beta: float
+    weights: Literal["own", "mean"] = "own"
+
+    def __call__(self, batch: TokenBatch, logp: Tensor, mc_logp: Tensor) -> Loss:
+        """The surrogate."""
+        behavior, drawn, rewards = batch.need("logp_behavior", "mc_logp_behavior", "rewards")
+        mask = batch.mask[..., None]
+        ell = torch.where(batch.mask, logp - behavior, 0.0).sum(1, keepdim=True)
+        kl = torch.where(mask, drawn - mc_logp, 0.0).sum(1)
+        d = (rewards.sum(1, keepdim=True) - self.beta * (ell + kl)).detach()
+        if self.weights == "mean":
+            d = d.mean(1, keepdim=True)
+        score = torch.where(batch.mask, logp, 0.0).sum(1, keepdim=True) - torch.where(mask, mc_logp, 0.0).sum(1)
+        total = -(d * score).mean(1).mean()
+        return Loss(total, total, torch.zeros_like(total), Metrics())
+
+
+@dataclass(frozen=True)
+class Window:
+    """At the end of one window of constant sampler: KL(Gibbs policy of that sampler || current), expected reward,
+    and the sampler."""
+
+    distance: float
+    value: float
+
+
+def descend(
+    tree: TokenTree, objective: Callable[..., Any], sampler: Tensor, *, steps: list[int], lr: float, beta: float
+) -> list[Window]:
+    """Exact expected gradient descent against one fixed sampler, from the sampler; the state after each of
+    ``steps``."""
+    target, paths = gibbs(tree, sampler, beta), torch.arange(len(tree.reward))
+    batch = with_head(tree.rows(sampler), tree, sampler, paths)
+    chances = tree.chance(sampler)
+    logits, out = sampler.clone(), []
+    for step in range(1, max(steps) + 1):
+        policy = torch.log_softmax(logits, 1)
+        logits -= lr * expected_gradient(_fitting(objective), batch, tree, paths, policy, chances)
+        if step in steps:
+            out.append(_state(tree, target, logits))
+    return out
+
+
+def learn(
+    tree: TokenTree,
+    objective: Callable[..., Any],
+    start: Tensor,
+    *,
+    refresh: int,
+    steps: int,
+    prompts: int,
+    lr: float,
+    beta: float,
+    seed: int,
+) -> list[Window]:
+    """``steps`` updates of ``prompts`` single rollouts each; the sampler becomes the current policy every
+    ``refresh`` steps. The state at the end of each window; rollouts are the same for every objective until policies
+    part."""
+    logits, out = start.clone(), []
+    sampler = target = start
+    for step in range(steps):
+        if step % refresh == 0:
+            sampler = torch.log_softmax(logits, 1)
+            target = gibbs(tree, sampler, beta)
+        paths, _ = sample_rows(tree, sampler, prompts, 1, seed * 1_000_003 + step)
+        batch = with_head(tree.rows(sampler, paths), tree, sampler, paths)
+        _, rows = row_gradients(_fitting(objective), batch, tree, paths, torch.log_softmax(logits, 1))
+        logits -= lr * rows.mean(0)
+        if (step + 1) % refresh == 0:
+            out.append(_state(tree, target, logits))
+    return out
+
+
+def _state(tree: TokenTree, target: Tensor, logits: Tensor) -> Window:
+    policy = torch.log_softmax(logits, 1)
+    return Window(tree.divergence(target, policy), tree.value(policy))
+
+
+def _fitting(objective: Callable[..., Any]) -> Callable[..., Any]:
+    """The objective, called with the head only if it asks for one."""
+    if "head" in getattr(objective, "needs", ()):
+        return objective
+    return lambda batch, logp, head_logp: objective(batch, logp)

@@ -1,0 +1,1 @@
+"""Bandits for single rollouts against groups (SAO, arXiv 2607.07508)."""
