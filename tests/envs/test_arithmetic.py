@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from env_clients import ScriptedClient
 
+from counting import calls
 from stretto.envs.arithmetic import Arithmetic, solve
 from stretto.envs.base import ENVIRONMENTS
 from stretto.errors import ConfigError
@@ -66,7 +66,7 @@ def test_a_completion_cut_at_its_limit_is_truncated_and_not_terminated(chars: Li
     assert (trajectory.terminated, trajectory.truncated, trajectory.reward) == (False, True, 0.0)
 
 
-def test_scoring_an_answer_costs_microseconds(chars: LightTokenizer) -> None:
+def test_scoring_an_answer_costs_a_few_calls(chars: LightTokenizer) -> None:
     env = make(chars)
     task = env.task(0)
     ids = chars.encode(task.answer + "1")
@@ -76,9 +76,7 @@ def test_scoring_an_answer_costs_microseconds(chars: LightTokenizer) -> None:
             await env.own_score(None, task, ids)
 
     asyncio.run(many())
-    start = time.process_time()
-    asyncio.run(many())
-    assert (time.process_time() - start) / 2000 < 50e-6
+    assert calls(lambda: asyncio.run(many())) / 2000 < 10
 
 
 def test_impossible_options_are_refused_by_name() -> None:

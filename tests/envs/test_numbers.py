@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from fractions import Fraction
 from typing import Any
 
@@ -109,11 +108,11 @@ def test_a_text_that_is_a_number_and_nothing_else() -> None:
     ]  # fmt: skip
 
 
-def test_long_texts_take_time_in_proportion() -> None:
-    start = time.process_time()
+def test_long_texts_are_read_to_their_end() -> None:
+    """A pattern that goes back quadratically takes hours for these: the suite's timeout ends it."""
     for text in ("1,", "1,234", "1 1/", "√", "_1", "-", "1.234.", "½", " "):
-        sum(1 for _ in numbers(text * 2000))
-    assert time.process_time() - start < 30  # a quadratic pattern takes minutes
+        found = sum(1 for _ in numbers(text * 5000))
+        assert (found > 0) == any(c.isnumeric() for c in text)
 
 
 def test_tolerances_are_checked() -> None:

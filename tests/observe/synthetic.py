@@ -194,7 +194,7 @@ class Sim:
         self.ready.append(group)
 
     def try_step(self) -> None:
-        """Earliest-deadline demand rule of spec/systems.md 1.4."""
+        """Earliest deadline first: a step that takes these groups leaves none that can only train too late."""
         if self.training or len(self.ready) < self.prompts_per_step:
             return
         ordered = sorted(self.ready, key=lambda g: (g["version"], g["id"]))

@@ -112,7 +112,7 @@ def test_a_pause_works_on_the_wall_clock() -> None:
                 await Pause(loop, 60)
         return loop.time() - start
 
-    assert 0.04 <= asyncio.run(main()) < 30
+    assert asyncio.run(main()) >= 0.04
 
 
 def test_timeouts_work_and_name_the_wait() -> None:

@@ -1,4 +1,4 @@
-"""The loop in simulation: what users of other systems suffered (spec/field.md 1) does not happen."""
+"""The loop in simulation: what users of other systems suffered does not happen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The invariants of a run, recomputed from its event log alone.
 
 The checker shares no code with the loop: it re-derives ledger, staleness and versions from the event log in one
-pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds (DESIGN.md 5, spec/systems.md 13):
+pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds:
 
 * conservation: submitted = open + trained + rejected + filtered + failed + cancelled, each trajectory ends once;
 * groups train whole, in one step, with a reward each; a rewarded member leaves only with its whole group;

@@ -1,4 +1,4 @@
-"""One row of metrics per learner step, computed from the events alone (names: spec/field.md 3).
+"""One row of metrics per learner step, computed from the events alone.
 
 ``Interval`` is a listener: call it with each event; ``StepEnd`` and ``Eval`` return a row. The interval of a row
 is the time since the step before it. Metrics of the batch (``reward/trained``, ``staleness``, ``group``) come from

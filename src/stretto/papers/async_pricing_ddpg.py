@@ -23,7 +23,8 @@ _CHECKED = 3  # runs of a line whose policies are checked against the best devia
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table: box, actor step, clocks; the specification's mean and spread (None: none was given)."""
+    """One row of the table: box, actor step, clocks, and the Delta (mean, spread) expected before the first run (None:
+    none was)."""
 
     box: tuple[float, float]
     actor_lr: float

@@ -48,9 +48,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Check:
-    """One figure: ``measured`` beside ``published`` (the paper's or the specification's; None: none was given),
-    ``condition`` in words. ``passed`` None: reported without a condition; ``absent``: and the paper's effect did not
-    appear, which the verdict says."""
+    """One figure: ``measured`` beside ``published`` (the paper's, or what was expected before the first run; None:
+    neither), ``condition`` in words. ``passed`` None: reported without a condition; ``absent``: and the paper's effect
+    did not appear, which the verdict says."""
 
     name: str
     measured: Any

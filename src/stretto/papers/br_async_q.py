@@ -46,7 +46,7 @@ PUBLISHED: dict[str, list[list[float]]] = {
     "trimmed": [[0.025, 0.025], [0.077, 0.078], [0.264, 0.265], [0.472, 0.472]],
     STATES: [[0.025, 0.025], [0.083, 0.104], [0.28, 0.298], [0.498, 0.499]],
 }
-"""By corrupted share, then magnitude: of the specification; the paper's own aren't public."""
+"""By corrupted share, then magnitude: what was expected before the first run; the paper's own aren't public."""
 
 
 def reproduce(settings: Settings) -> Outcome:
