@@ -17,11 +17,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import orjson
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stretto.config.load import read_source, validate
+from stretto.kernel.jsonl import read_jsonl
 
 BAR = 0.99
 
@@ -34,7 +34,7 @@ def main() -> int:
     args = parser.parse_args()
     config = validate(read_source(str(args.run / "config.toml")))
     last = sorted((args.run / "rollouts").glob("eval-*.jsonl"))[-1]
-    played = [orjson.loads(line) for line in last.read_bytes().splitlines()]
+    played = [trajectory for _, trajectory in read_jsonl(last)]
     model = AutoModelForCausalLM.from_pretrained(args.run / "model", dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(args.run / "model")
     stop = {tokenizer.eos_token_id, *(tokenizer.encode(t, add_special_tokens=False)[0] for t in config.sampling.stop)}

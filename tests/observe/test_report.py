@@ -177,7 +177,7 @@ def test_a_torn_sample_is_dropped_and_a_broken_one_is_an_error(tmp_path: Path) -
     path.write_bytes(path.read_bytes() + b'{"step":')
     assert read_samples(tmp_path, 1) == [{"step": 1}]
     path.write_bytes(b'{"step":\n{"step": 1}\n')
-    with pytest.raises(DataError, match="line 1"):
+    with pytest.raises(DataError, match=r"step-000001\.jsonl:1: not JSON"):
         read_samples(tmp_path, 1)
 
 

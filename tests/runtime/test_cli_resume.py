@@ -144,7 +144,7 @@ def test_a_damaged_log_is_named_by_file_and_line_and_nothing_is_changed(
     lines[6] = b"\xff\x00garbage".ljust(len(lines[6]), b"z")
     (run / "events.jsonl").write_bytes(b"\n".join(lines))
     before = fingerprints(run)
-    with pytest.raises(DataError, match=r"events\.jsonl, line 7: not JSON"):
+    with pytest.raises(DataError, match=r"events\.jsonl:7: not JSON"):
         go_on(run, "max_steps=3")
     assert fingerprints(run) == before
     result = CliRunner().invoke(app, ["report", str(run)])

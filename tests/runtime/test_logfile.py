@@ -120,7 +120,7 @@ def test_a_damaged_spot_is_told_and_costs_one_member(at: int, tmp_path: Path) ->
     found: list[dict[str, Any]] = list(stream_events(tmp_path))
     assert any(e["e"] == MALFORMED for e in found)
     assert [e["n"] for e in found if "n" in e][-100:] == list(range(1000, 1100))
-    with pytest.raises(DataError, match=r"events\.jsonl\.gz, line \d+: not JSON"):
+    with pytest.raises(DataError, match=r"events\.jsonl\.gz:\d+: not JSON"):
         read_events(tmp_path)
 
 
@@ -131,5 +131,5 @@ def test_no_log_is_an_error_that_says_what_to_give(tmp_path: Path) -> None:
 
 def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
     (tmp_path / PLAIN).write_bytes(b'{"e":"RunStart","t":0}\n[1]\n')
-    with pytest.raises(DataError, match=r"events\.jsonl, line 2: not an event"):
+    with pytest.raises(DataError, match=r"events\.jsonl:2: a JSON list"):
         read_events(tmp_path)

@@ -164,7 +164,7 @@ def test_bad_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"results\.jsonl"):
         run_cells("stale", TINY, [cell], out, jobs=1)
     (out / "results.jsonl").write_text('{"name": "x"}\n')
-    with pytest.raises(DataError, match="line 1: not a run's record"):
+    with pytest.raises(DataError, match=r"results\.jsonl:1: not a run's record"):
         run_cells("stale", TINY, [cell], out, jobs=1)
 
 

@@ -17,6 +17,7 @@ from stretto.envs.graders import Exact
 from stretto.envs.prompts import Message, PromptOptions, as_messages
 from stretto.envs.single_turn import SingleTurn
 from stretto.errors import ConfigError, DataError
+from stretto.kernel.jsonl import read_jsonl
 from stretto.models.tokenizer import LightTokenizer
 from stretto.trajectory import Ints
 
@@ -218,34 +219,21 @@ def _digest(rows: list[Row]) -> str:
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    with open(path, encoding="utf-8-sig") as file:  # some editors put a byte order mark first
+    for number, values in read_jsonl(path, torn=False, loads=_loads):
+        yield f"{path}:{number}", values
+
+
+def _loads(line: bytes) -> Any:
+    """With integers of any size, as answers may be. Half of a surrogate pair is legal JSON, but no text: it can't be
+    encoded, hashed or logged."""
+    values = json.loads(line.decode())
+    if b"\\ud" in line.lower():
         try:
-            for number, line in enumerate(file, 1):
-                where = f"{path}:{number}"
-                if not line.strip():
-                    continue
-                try:
-                    values = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise DataError(
-                        f"{where}: not JSON ({error.msg}, column {error.colno}); each line must be one object"
-                    ) from error
-                if not isinstance(values, dict):
-                    raise DataError(f"{where}: a JSON {type(values).__name__}; each line must be one object {{...}}")
-                if "\\ud" in line.lower():
-                    _check_surrogates(values, where)
-                yield where, values
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not UTF-8 text: {error}; convert the file") from error
-
-
-def _check_surrogates(values: dict[str, Any], where: str) -> None:
-    """Half of a surrogate pair is legal JSON, but no text: it can't be encoded, hashed or logged."""
-    try:
-        json.dumps(values, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        bad = error.object[error.start : error.end].encode("unicode_escape").decode()
-        raise DataError(f"{where}: {bad} is half of a surrogate pair, no character; mend or remove the row") from None
+            json.dumps(values, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            bad = error.object[error.start : error.end].encode("unicode_escape").decode()
+            raise ValueError(f"{bad} is half of a surrogate pair, no character; mend or remove the row") from None
+    return values
 
 
 def _disk_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from stretto.errors import DataError
+from stretto.kernel.jsonl import read_jsonl
 from stretto.observe.interval import ROWS
 from stretto.observe.summary import Figures
 from stretto.observe.tally import Event, Row
@@ -71,16 +71,6 @@ def read_metrics(run_dir: Path | str) -> list[Row]:
     """Rows of ``metrics.jsonl``; a torn last line is dropped.
 
     Raises:
-        DataError: a line before the last isn't JSON.
+        DataError: a line isn't a JSON object (names the file and the line).
     """
-    lines = (Path(run_dir) / "metrics.jsonl").read_bytes().split(b"\n")
-    rows: list[Row] = []
-    for number, line in enumerate(lines):
-        if not line:
-            continue
-        try:
-            rows.append(orjson.loads(line))
-        except orjson.JSONDecodeError as error:
-            if number < len(lines) - 1:
-                raise DataError(f"{run_dir}/metrics.jsonl, line {number + 1}: {error}") from error
-    return rows
+    return [row for _, row in read_jsonl(Path(run_dir) / "metrics.jsonl")]

@@ -15,7 +15,6 @@ all.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from stretto.envs.base import Task
 from stretto.errors import DataError
+from stretto.kernel.jsonl import read_jsonl
 from stretto.observe.token_text import part_texts
 from stretto.trajectory import Group, Trajectory
 
@@ -165,12 +165,8 @@ def read_evaluations(run_dir: Path | str, n: int) -> list[list[Sample]]:
     paths = sorted((Path(run_dir) / "rollouts").glob("eval-*.jsonl"))
     found = []
     for path in dict.fromkeys([*paths[:1], *paths[-1:]]):
-        samples = []
-        with path.open("rb") as file:
-            for line in itertools.islice(file, n):
-                with contextlib.suppress(orjson.JSONDecodeError):
-                    samples.append({k: v for k, v in orjson.loads(line).items() if k not in ("tokens", "mask", "text")})
-        found.append(samples)
+        first = itertools.islice(read_jsonl(path), n)
+        found.append([{k: v for k, v in s.items() if k not in ("tokens", "mask", "text")} for _, s in first])
     return found
 
 
@@ -183,19 +179,9 @@ def read_samples(run_dir: Path | str, step: int) -> list[Sample]:
     """The samples of a step; a torn last line (the process was killed while writing) is dropped.
 
     Raises:
-        DataError: no such step, or a line that isn't JSON.
+        DataError: no such step, or a line isn't a JSON object.
     """
     path = Path(run_dir) / "rollouts" / f"step-{step:06d}.jsonl"
     if not path.is_file():
         raise DataError(f"{path}: no samples of step {step}; there are {sample_steps(run_dir) or 'none'}")
-    lines = path.read_bytes().split(b"\n")
-    samples: list[Sample] = []
-    for number, line in enumerate(lines):
-        if not line:
-            continue
-        try:
-            samples.append(orjson.loads(line))
-        except orjson.JSONDecodeError as error:
-            if number < len(lines) - 1:
-                raise DataError(f"{path}, line {number + 1}: {error}") from error
-    return samples
+    return [sample for _, sample in read_jsonl(path)]

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import orjson
-
 from stretto.errors import DataError
+from stretto.kernel.jsonl import parse_jsonl
 
 Event = dict[str, Any]
 PLAIN, GZIP = "events.jsonl", "events.jsonl.gz"
@@ -30,6 +29,7 @@ _BLOCK = 1 << 16
 _MAGIC = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
 _WBITS = 31  # deflate in a gzip member
 _DAMAGED = b"\ndamaged: gzip\n"
+_DAMAGE = "the log was damaged: put an undamaged one back, or start a new run"
 
 
 def find_log(run: Path | str) -> Path | None:
@@ -155,8 +155,8 @@ def _members(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def stream_events(run: Path | str, size: int | None = None, *, strict: bool = False) -> Iterator[Event]:
     """The events of a run (its directory, or the path of its log), in order, those in the first ``size`` bytes of the
-    file if given. A torn last line (the process was killed while writing) is dropped. Any other line that isn't JSON
-    comes as ``{"e": MALFORMED, "malformed": its beginning}``, or with ``strict`` raises.
+    file if given. A torn last line (the process was killed while writing) is dropped. Any other line that isn't a JSON
+    object comes as ``{"e": MALFORMED, "malformed": its beginning}``, or with ``strict`` raises.
 
     Raises:
         DataError: there is no event log; with ``strict``: a line isn't an event (names the file and the line).
@@ -168,33 +168,12 @@ def stream_events(run: Path | str, size: int | None = None, *, strict: bool = Fa
 
 
 def _events(path: Path, size: int | None, strict: bool) -> Iterator[Event]:
-    for number, (line, whole) in enumerate(_lines(read_blocks(path, size)), 1):
-        if not line.strip():
-            continue
-        try:
-            event = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            if not whole:
-                return
-            if strict:
-                raise DataError(_damage(path, number, f"not JSON ({error})")) from error
-            event = {"e": MALFORMED, "malformed": line[:80].decode(errors="replace")}
-        if strict and not (isinstance(event, dict) and "e" in event and "t" in event):
-            raise DataError(_damage(path, number, "not an event"))
+    lines = parse_jsonl(read_blocks(path, size), path, hint=_DAMAGE, malformed=None if strict else _malformed)
+    for number, event in lines:
+        if strict and not ("e" in event and "t" in event):
+            raise DataError(f"{path}:{number}: not an event; {_DAMAGE}")
         yield event
 
 
-def _lines(blocks: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Each line, and whether it is whole (its end is there)."""
-    rest = b""
-    for block in blocks:
-        lines = (rest + block).split(b"\n")
-        rest = lines.pop()
-        for line in lines:
-            yield line, True
-    if rest:
-        yield rest, False
-
-
-def _damage(path: Path, number: int, what: str) -> str:
-    return f"{path}, line {number}: {what}. The log was damaged: put an undamaged one back, or start a new run"
+def _malformed(line: bytes) -> Event:
+    return {"e": MALFORMED, "malformed": line[:80].decode(errors="replace")}

@@ -17,6 +17,8 @@ from stretto.checks import check
 from stretto.config.load import load_config
 from stretto.config.schema import RunConfig
 from stretto.errors import ConfigError, DataError, StrettoError
+from stretto.kernel.jsonl import cut_torn_line, read_jsonl
+from stretto.observe.metrics import read_metrics
 from stretto.runtime.side_by_side import SideBySide
 
 _EXACT = ("order=submission", "control.in_flight=pin")  # each batch is sampled by the one version that it should be
@@ -150,17 +152,13 @@ def _save_claim(out: Path, config: RunConfig) -> None:
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
-    lines = path.read_text().split("\n")
-    if lines[-1]:  # the last line was cut when the sweep was killed: its cell runs again
-        os.truncate(path, path.stat().st_size - len(lines[-1].encode()))
-    try:
-        records = [json.loads(line) for line in lines[:-1]]
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON lines: {error}; delete it to run the sweep again") from error
-    for number, record in enumerate(records, 1):
-        if not isinstance(record, dict) or not record.keys() >= _KEYS:
-            raise DataError(f"{path}, line {number}: not a run's record; delete the line to run that one again")
-    return {record["name"]: record for record in records}
+    cut_torn_line(path)  # of a sweep that was killed: its cell runs again
+    records = {}
+    for number, record in read_jsonl(path, loads=json.loads):
+        if not record.keys() >= _KEYS:
+            raise DataError(f"{path}:{number}: not a run's record; delete the line to run that one again")
+        records[record["name"]] = record
+    return records
 
 
 def _warm_starts(pool: SideBySide, source: str, settings: Sequence[str], cells: Iterable[Cell]) -> None:
@@ -205,8 +203,7 @@ def _run_cell(source: str, settings: list[str], cell: Cell, out: Path, keep: boo
 
 def _figures(run: Path, lag: int, refresh: str) -> dict[str, Any]:
     """Series per step, evaluations, and whether every step trained on data of exactly the lag."""
-    path = run / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rows = read_metrics(run) if (run / "metrics.jsonl").exists() else []
     steps = [row for row in rows if "reward/trained/mean" in row or "update/skipped" in row]
     series = {name: [_number(row.get(name)) for row in steps] for name in _SERIES}
     wanted = [min(k, lag) if refresh == "constant" else k % (lag + 1) for k in range(len(steps))]
