@@ -51,12 +51,13 @@ def parse_jsonl(
     for number, (line, whole) in enumerate(_lines(blocks), 1):
         if not line.strip():
             continue
+        error: ValueError | None = None
         try:
             value = loads(line)
             if isinstance(value, dict):
                 yield number, value
                 continue
-            error, what = None, f"a JSON {type(value).__name__}"
+            what = f"a JSON {type(value).__name__}"
         except UnicodeDecodeError as found:
             error, what = found, f"not UTF-8 text ({found})"
         except ValueError as found:
