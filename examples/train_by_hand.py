@@ -14,7 +14,8 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 
-from stretto.config.sections import EngineConfig, LearnerConfig, WarmStart
+from stretto.config.learner import LearnerConfig
+from stretto.config.sections import EngineConfig, WarmStart
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.base import Task
 from stretto.envs.scoring import InlineScoring

@@ -24,7 +24,8 @@ CAUSES = {  # what makes these keys idle
                         "warm_start.intermediate=64", "warm_start.accuracy=0.5", "warm_start.max_steps=9",
                         "warm_start.batch=8", "warm_start.lr=0.1"],
     "warm_start.accuracy=0": ["warm_start.max_steps=9", "warm_start.batch=8", "warm_start.lr=0.1"],
-    "learner.lora.rank=0": ["learner.lora.alpha=32", "learner.lora.dropout=0.1", "learner.lora.targets=['q_proj']"],
+    "learner.lora.rank=0": ["learner.lora.alpha=32", "learner.lora.dropout=0.1", "learner.lora.targets=['q_proj']",
+                           "learner.lora.noisy_ratio=true"],
     "learner.schedule=constant": ["learner.final_lr_share=0.1"],
     "learner.on_nonfinite=stop": ["learner.max_skipped=3"],
     "learner.critic.kind=none": ["learner.critic.lr=1e-3", "learner.critic.coefficient=1.0",
@@ -117,6 +118,7 @@ def test_every_row_of_the_table_is_tried() -> None:
 @pytest.mark.parametrize("mode", ["train", "rehearse", "simulate"])
 def test_every_key_has_an_effect_under_a_command_or_is_refused_by_name(mode: str) -> None:
     config = load_config("stale", ["workers.on_engine_crash=restart", "learner.lora.rank=4", "logging.wandb=true",
+                                   "learner.lora.dropout=0.1", "learner.lora.noisy_ratio=true",
                                    "learner.schedule=linear", "learner.critic.kind=head", "cluster.env.kind=lognormal",
                                    "cluster.late.kind=lognormal"])  # fmt: skip
     assert not idle(config)

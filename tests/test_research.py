@@ -190,6 +190,7 @@ def test_the_objectives_say_when_to_use_which() -> None:
     named = set(re.findall(r"[a-z0-9-]+", WHEN)) & set(names())
     assert {"tis", "gspo", "topr", "grpo", "ppo", "rac", "reinforce", "vtrace"} <= named
     assert all(len(line) <= 80 for line in WHEN.splitlines())
+    assert WHEN.startswith("An objective decides")
 
 
 def test_types_are_written_as_people_write_them() -> None:
@@ -198,7 +199,7 @@ def test_types_are_written_as_people_write_them() -> None:
     from pydantic import Field
 
     from stretto.components import type_text
-    from stretto.config.sections import LearnerConfig
+    from stretto.config.learner import LearnerConfig
 
     share = Annotated[float, Field(ge=0, lt=1)]
     for kind, says in [

@@ -13,8 +13,8 @@ from stretto.cluster.costs import Costs
 from stretto.cluster.engine import ModelledEngine
 from stretto.cluster.env import DelayedEnvironment, ModelledEnvironment
 from stretto.cluster.learner import ModelledLearner
+from stretto.config.learner import LearnerConfig
 from stretto.config.schema import RunConfig
-from stretto.config.sections import LearnerConfig
 from stretto.control.hooks import Rules
 from stretto.control.version import may_pin
 from stretto.control.view import View

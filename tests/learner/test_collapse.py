@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.config.sections import LearnerConfig
+from stretto.config.learner import LearnerConfig
 from stretto.learner.collapse import CollapseWatch
 from stretto.learner.learner import Learner
 from stretto.objectives import get

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.config.learner import Critic, LearnerConfig, Lora
 from stretto.config.load import apply_overrides, validate
-from stretto.config.sections import Critic, LearnerConfig, Lora
 from stretto.errors import CheckpointError, ConfigError
 from stretto.learner.critic import freeze_attention
 from stretto.learner.learner import Learner
@@ -95,7 +95,9 @@ def test_the_policys_schedule_starts_after_pre_training(model_dir: Path, make_co
 
 
 @pytest.mark.parametrize("kind", CRITICS, ids=IDS)
-@pytest.mark.parametrize("more", [{}, {"micro_batch_tokens": 40}, {"lora": Lora(rank=2, dropout=0.3)}])
+@pytest.mark.parametrize(
+    "more", [{}, {"micro_batch_tokens": 40}, {"lora": Lora(rank=2, dropout=0.3, noisy_ratio=True)}]
+)
 def test_the_actor_takes_the_same_step_whatever_the_number_of_critic_updates(
     model_dir: Path, make_columns: Make, kind: dict[str, Any], more: dict[str, Any]
 ) -> None:

@@ -10,7 +10,7 @@ import torch
 from tests.learner.conftest import make_columns
 
 from stretto.batch import TokenBatch
-from stretto.config.sections import LearnerConfig
+from stretto.config.learner import LearnerConfig
 from stretto.learner.diagnostics import Diagnostics
 from stretto.learner.learner import Learner
 from stretto.objectives import get

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from stretto.batch import TokenBatch
-from stretto.config.sections import LearnerConfig
+from stretto.config.learner import LearnerConfig
 from stretto.errors import DataError
 from stretto.learner.learner import Learner
 from stretto.objectives import get

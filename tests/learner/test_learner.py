@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.config.sections import Critic, LearnerConfig, Lora
+from stretto.config.learner import Critic, LearnerConfig, Lora
 from stretto.errors import CheckpointError, ConfigError, WeightsError
 from stretto.learner import scores
 from stretto.learner.learner import Learner
@@ -308,7 +308,8 @@ def test_learning_rate_schedules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "options"), [*KINDS, ("tis", {"lora": Lora(rank=2, dropout=0.3)}), ("tis", {"dtype": "float32"})]
+    ("objective", "options"),
+    [*KINDS, ("tis", {"lora": Lora(rank=2, dropout=0.3, noisy_ratio=True)}), ("tis", {"dtype": "float32"})],
 )
 def test_a_resumed_learner_goes_on_bit_for_bit(
     model_dir: Path, make_columns: Make, tmp_path: Path, objective: str, options: dict[str, Any]

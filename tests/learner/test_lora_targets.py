@@ -10,7 +10,7 @@ import torch
 from tests.models.families import MAX_TOKENS, VOCAB, build, sampled
 
 from stretto.batch import TokenBatch
-from stretto.config.sections import LearnerConfig, Lora
+from stretto.config.learner import LearnerConfig, Lora
 from stretto.errors import ConfigError
 from stretto.learner.learner import Learner
 from stretto.models.load import load_policy

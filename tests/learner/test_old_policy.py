@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.config.sections import LearnerConfig, Lora, OldPolicy
+from stretto.config.learner import LearnerConfig, Lora, OldPolicy
 from stretto.errors import CheckpointError, ConfigError, InvariantError, WeightsError
 from stretto.learner.learner import Learner
 from stretto.learner.old_policy.base import OldPolicyRoute

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stretto.batch import TokenBatch
-from stretto.config.sections import LearnerConfig
+from stretto.config.learner import LearnerConfig
 from stretto.errors import DataError, InvariantError
 from stretto.learner.scores import Scorer
 from stretto.models.load import load_policy

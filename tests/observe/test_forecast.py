@@ -57,6 +57,13 @@ def test_the_learners_own_work_and_evaluations_do_not_count() -> None:
     assert found.left_s(12.0) is None
 
 
+def test_failed_answers_are_said_and_no_end_is_promised_that_is_past() -> None:
+    found = forecast()
+    found({"e": "TrajEnd", "t": 11.0, "ending": "failed", "traj": list(range(30))})
+    busy(found, 3300)  # what 32 answers may take at most
+    assert found.text(12.0) == "the first batch: 0 of 32 answers, 30 failed, 1,650 tokens/s"
+
+
 def test_the_first_step_ends_it() -> None:
     found = forecast()
     found({"e": "StepStart", "t": 20.0, "tokens": 3200})

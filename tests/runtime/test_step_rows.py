@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stretto.batch import TokenBatch
 from stretto.checks import check
-from stretto.config.sections import LearnerConfig
+from stretto.config.learner import LearnerConfig
 from stretto.envs.base import Client, Task
 from stretto.envs.tool import ToolAgent
 from stretto.envs.verifiers import Score

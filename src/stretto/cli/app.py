@@ -11,7 +11,7 @@ from stretto.observe.terminal import Output, Terminal
 
 app = typer.Typer(
     help="Asynchronous reinforcement learning whose staleness is exact, bounded, visible and corrected.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown",
 )  # fmt: skip
 out = Output(markup=False, emoji=False, highlight=False)
 err = Terminal(markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -23,7 +23,11 @@ Recipe = Annotated[str, typer.Argument(help="A recipe (see `stretto recipes`) or
 Figures = Annotated[Path, typer.Option("--figures", help="Directory of the figures.")]
 
 
-WHEN = """
+WHEN = """\
+An objective decides how much each sampled token counts when the policy that
+sampled it has changed since. Choose one with objective.name=NAME, and see what
+it does, with its options, by: stretto objectives NAME
+
 when to use which
   data at most a few versions old   tis (the default), grpo, icepop, cispo
   old data (8 versions and more)    topr, gspo[reference=behavior]: they held at
@@ -57,8 +61,8 @@ def objectives(
             shown.add_column(column)
         for row in rows:
             shown.add_row(row.name, row.summary, ", ".join(row.needs))
-        out.print(shown)
         out.print(WHEN)
+        out.print(shown)
         return
     found = describe(name)
     if as_json:

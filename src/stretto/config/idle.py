@@ -53,8 +53,10 @@ BESIDE = (
     Idle(("warm_start",), lambda c: None if c.model == "tiny" else
          f"model = {c.model!r} comes with its weights; only 'tiny' is built here"),
     Idle(_of("warm_start", "max_steps batch lr"), _warm_start),
-    Idle(_of("learner.lora", "alpha dropout targets"), lambda c: None if c.learner.lora.rank else
+    Idle(_of("learner.lora", "alpha dropout noisy_ratio targets"), lambda c: None if c.learner.lora.rank else
          "learner.lora.rank = 0 trains all weights, without adapters"),
+    Idle(_of("learner.lora", "noisy_ratio"), lambda c: None if c.learner.lora.dropout or not c.learner.lora.rank else
+         "learner.lora.dropout = 0 makes no noise"),
     Idle(_of("learner", "final_lr_share"), lambda c: None if c.learner.schedule != "constant" else
          "learner.schedule = 'constant' keeps the learning rate"),
     Idle(_of("learner", "max_skipped"), lambda c: None if c.learner.on_nonfinite == "skip" else

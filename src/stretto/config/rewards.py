@@ -57,6 +57,12 @@ def _function(entry: Any, where: str) -> RewardFunction:
         entry = {"name": entry}
     if not isinstance(entry, dict):
         raise ValueError(f'{where} is {entry!r}: expected a name or a table, {{name = "exact", weight = 1.0}}')
+    known = list(RewardFunction.model_fields)
+    if other := [key for key in entry if key not in known]:
+        raise ValueError(f'{where}: unknown key {other[0]!r}: an entry is {{name = "exact", weight = 1.0}}, with any '
+                         f"of {', '.join(known)}")  # fmt: skip
+    if "name" not in entry:
+        raise ValueError(f'{where} has no name: an entry is {{name = "exact", weight = 1.0}}')
     try:
         return RewardFunction.model_validate(entry)
     except ValidationError as error:

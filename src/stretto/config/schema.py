@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from stretto.config.combinations import problems
 from stretto.config.deadlines import Deadlines
+from stretto.config.learner import LearnerConfig
 from stretto.config.rewards import RewardFunction, reward_functions
 from stretto.config.sections import (
     Cluster,
@@ -20,7 +21,6 @@ from stretto.config.sections import (
     Control,
     EngineConfig,
     Eval,
-    LearnerConfig,
     Logging,
     Sampling,
     Section,

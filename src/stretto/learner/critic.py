@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from stretto.config.sections import Critic
+from stretto.config.learner import Critic
 from stretto.errors import ConfigError
 from stretto.models.load import load_policy
 from stretto.models.logp import trunk_of

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.config.sections import LearnerConfig
+from stretto.config.learner import LearnerConfig
 from stretto.errors import CheckpointError, ConfigError, InvariantError, NonFiniteError, WeightsError
 from stretto.learner.blame import bad_row
 from stretto.learner.collapse import CollapseWatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from stretto.config.sections import LearnerConfig
+from stretto.config.learner import LearnerConfig
 
 
 def learning_rate(config: LearnerConfig, version: int, max_steps: int) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.config.sections import LearnerConfig
+from stretto.config.learner import LearnerConfig
 from stretto.errors import DataError
 from stretto.learner.critic import build_critic
 from stretto.models.head import Head, head_transform
@@ -72,7 +72,7 @@ class Scorer:
         self._states = PolicyStates(self._trunk, llama_like=llama_like, share=share)
         if self.lora:
             check_adapters(self.model, lambda ids: self._head.logits(hidden_states(self._trunk, ids[None])[0]))
-        self._trains_in_train_mode = config.gradient_checkpointing or (self.lora and config.lora.dropout > 0)
+        self._trains_in_train_mode = config.gradient_checkpointing or (self.lora and config.lora.noisy_ratio)
         self._coefficient = config.critic.coefficient
         width = self._head.weight.shape[1]
         self.critic = build_critic(config.critic, model_dir, width, self.dtype, config.gradient_checkpointing)

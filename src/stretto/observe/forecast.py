@@ -23,7 +23,7 @@ class FirstBatch:
         self._need = self._at_once = 0
         self._start: dict[str, Any] = {}
         self._began: float | None = None
-        self._done = self._done_tokens = self._busy_tokens = 0
+        self._done = self._done_tokens = self._busy_tokens = self._failed = 0
         self._training: int | None = None
         self.over = False
         """The first step has ended."""
@@ -31,6 +31,7 @@ class FirstBatch:
             "RunStart": self._on_start,
             "Submitted": self._on_submitted,
             "TrajDone": self._on_done,
+            "TrajEnd": self._on_traj_end,
             "Busy": self._on_busy,
             "StepStart": self._on_step,
             "StepEnd": self._on_end,
@@ -56,6 +57,9 @@ class FirstBatch:
     def _on_done(self, event: Event) -> None:
         self._done += 1
         self._done_tokens += event["tokens"]
+
+    def _on_traj_end(self, event: Event) -> None:
+        self._failed += len(event["traj"]) if event["ending"] == "failed" else 0
 
     def _on_busy(self, event: Event) -> None:
         if event["worker"] != "learner" and self._began is not None:
@@ -89,8 +93,12 @@ class FirstBatch:
         if left is None:
             return f"{begun}, no token yet"
         rate = max(self._busy_tokens, self._done_tokens) / passed
+        failed = f", {self._failed} failed" if self._failed else ""
+        text = f"{begun}{failed}, {rate:,.0f} tokens/s"
+        if not left and self._done < self._need:  # as much is sampled as it takes, and answers are still missing
+            return text
         bound = "" if self._done >= 0.1 * self._need else "at most "
-        text = f"{begun}, {rate:,.0f} tokens/s, complete in {bound}{clock(left)}"
+        text += f", complete in {bound}{clock(left)}"
         if left + passed > 60:
             text += (
                 f"; for an earlier one lower prompts_per_step ({self._start['prompts_per_step']}), group_size "

@@ -148,8 +148,8 @@ class Health:
             "mismatch", "warning", f"engine and learner score different distributions: on tokens of the current version"
             f" the ratio is {_median([mean for _, mean in self._mismatch]):.3g} on average for 1, mismatch/kl {kl:.2g} "
             "nats",
-            "Every ratio is off by as much. Usual causes: engine.dtype or learner.bf16, learner.lora.dropout, a cache "
-            "kept over an update at a large step (control.in_flight = 'reprefill').",
+            "Every ratio is off by as much. Usual causes: engine.dtype or learner.bf16, learner.lora.noisy_ratio, "
+            "a cache kept over an update at a large step (control.in_flight = 'reprefill').",
         )  # fmt: skip
 
     def _rewards(self) -> Finding | None:

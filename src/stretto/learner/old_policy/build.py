@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.config.sections import Critic, LearnerConfig
+from stretto.config.learner import Critic, LearnerConfig
 from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.old_policy.choice import route_of
 from stretto.learner.old_policy.ewma import Average

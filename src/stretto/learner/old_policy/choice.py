@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from stretto.config.sections import OldPolicy
+from stretto.config.learner import OldPolicy
 from stretto.errors import ConfigError
 
 if TYPE_CHECKING:
