@@ -180,7 +180,6 @@ def test_a_non_finite_gradient_leaves_everything_as_it_was(
     result = one.step(poisoned(make_columns))
     assert result.skipped
     assert result.version == one.version == 1
-    assert result.metrics["update/skipped"] == 1.0
     assert result.reason is not None
     assert "weight" in result.reason
     assert "the largest advantage is" in result.reason
@@ -412,7 +411,7 @@ def test_training_raises_the_reward_of_what_it_reinforces(model_dir: Path, make_
 
     before = score()
     for _ in range(5):
-        assert one.step(columns).metrics["group/zero_variance_fraction"] < 1
+        assert not one.step(columns).skipped
     assert score() > before + 1
 
 

@@ -100,12 +100,12 @@ def test_an_ended_trajectory_is_forgotten() -> None:
 def test_zero_variance_is_judged_on_raw_valid_rewards_of_groups_of_two_or_more() -> None:
     """F2."""
 
-    def done(id: int, group: int, reward: float) -> Event:
+    def done(id: int, group: int, reward: float | None) -> Event:
         return {"e": "TrajDone", "t": 1.0, "traj": id, "group": group, "start": 0.0, "tokens": 1, "length": 1,
                 "versions": [[0, 1]], "turns": 1, "reward": reward, "finish": "stop", "terminated": True,
                 "truncated": False}  # fmt: skip
 
-    groups = {0: [1.0, 1.0], 1: [1.0, 0.0], 2: [1.0]}
+    groups: dict[int, list[float | None]] = {0: [1.0, 1.0], 1: [1.0, 0.0, None], 2: [1.0], 3: [None, 1.0]}
     tally, id = Tally(), 0
     tally(EVENTS[0])
     all_ids = []
@@ -117,10 +117,10 @@ def test_zero_variance_is_judged_on_raw_valid_rewards_of_groups_of_two_or_more()
         for i, reward in zip(ids, rewards, strict=True):
             tally(done(i, group, reward))
         tally({"e": "GroupReady", "t": 1.0, "group": group, "version": 0, "traj": ids, "tokens": len(ids)})
-    tally({"e": "StepStart", "t": 2.0, "step": 1, "version": 0, "groups": [0, 1, 2], "traj": all_ids, "tokens": 5,
+    tally({"e": "StepStart", "t": 2.0, "step": 1, "version": 0, "groups": [0, 1, 2, 3], "traj": all_ids, "tokens": 8,
            "staleness": {"total": 0, "generation": 0, "waiting": 0, "max": 0}})  # fmt: skip
     assert tally.batch["group/zero_variance_fraction"] == 0.5
-    assert tally.batch["group/valid_size"] == pytest.approx(5 / 3)
+    assert tally.batch["group/valid_size"] == pytest.approx(6 / 4)
 
 
 def test_idle_shares_and_times_add_up(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from stretto.checks import check, remarks
 from stretto.envs.base import LateClient, Task
 from stretto.errors import ConfigError, StrettoError
 from stretto.observe.checker import check_events, check_run
+from stretto.observe.interval import Interval
 from stretto.runtime.events import Event, read_events
 from stretto.runtime.manifest import latest, load_checkpoint
 from stretto.runtime.workers.inline import InlineLearner
@@ -94,17 +95,18 @@ def test_the_staleness_of_a_step_is_that_of_its_fresh_rows(
     """What comes back may break the bound by its delay, and isn't counted; nor are rewards counted twice."""
     _, events = rehearse(tmp_path / "run", model, *LONG)
     beyond = 0
-    for event, end, columns in zip(of(events, "StepStart"), of(events, "StepEnd"), batches, strict=True):
+    rows = Interval().replay(e for e in events if e["e"] != "Eval")
+    for event, end, columns, row in zip(of(events, "StepStart"), of(events, "StepEnd"), batches, rows, strict=True):
         age = event["version"] - columns["versions"]
-        row = np.repeat(np.arange(len(columns["length"])), columns["length"])
-        fresh = columns["mask"] & (columns["trained_at"] < 0)[row]
+        of_token = np.repeat(np.arange(len(columns["length"])), columns["length"])
+        fresh = columns["mask"] & (columns["trained_at"] < 0)[of_token]
         old = columns["mask"] & ~fresh
         assert event["staleness"]["max"] == age[fresh].max() <= 2
         assert event["staleness"]["total"] == age[fresh].sum()
         if old.any():
             beyond = max(beyond, int(age[old].max()))
         assert end["metrics"]["tokens/trained"] == event["tokens"]
-        assert end["metrics"]["reward/trained/count"] == len(event["traj"])
+        assert row["reward/trained/count"] == len(event["traj"])
         assert "log_ratio/q50@4-7" not in end["metrics"]
     assert 2 < beyond <= 2 + 4
 

@@ -161,7 +161,7 @@ class Learner:
         if self.old is not None:
             self.old.after_step(self.version)
         mean = np.mean(np.array([[*n, *x] for n, x in zip(norms, losses, strict=True)]), axis=0)
-        out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": lr, "update/skipped": 0.0}
+        out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": lr}
         if self._values:
             out |= {"loss/critic": mean[4], "critic/grad_norm": mean[1]}
         out |= metrics.report() | batch_metrics(batch, len(inner) - 1) | first.report()
@@ -273,7 +273,7 @@ class Learner:
                 "good step. Lower learner.lr, or look at the named trajectory"
             )
         log.warning("step skipped: %s", reason)
-        return StepResult(self.version, True, {"update/skipped": 1.0}, reason)
+        return StepResult(self.version, True, reason=reason)
 
     def _assert_finite(self) -> None:
         if not self._policy.finite() or not (self._critic is None or self._critic.finite()):

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.objectives.advantage import group_statistics
 
 
 def batch_metrics(batch: TokenBatch, inner_steps: int) -> dict[str, float]:
-    """Rewards, groups, distance, behaviour entropy and the critic's explained variance, where the batch has them.
+    """Tokens, distance, behaviour entropy and the critic's explained variance, where the batch has them.
 
     ``inner_steps``: optimizer steps on this batch before the last one.
     """
@@ -21,14 +20,6 @@ def batch_metrics(batch: TokenBatch, inner_steps: int) -> dict[str, float]:
         return out
     tokens = int(batch.mask.sum())
     out["tokens/trained"] = float(tokens)
-    if batch.rewards is not None and batch.group is not None:
-        g = group_statistics(batch)
-        valid = int(g.valid.sum())
-        if valid:
-            out["reward/trained/mean"] = float(g.returns.sum() / valid)
-        out["reward/trained/count"] = float(valid)
-        out["group/zero_variance_fraction"] = float(g.constant.double().mean())
-        out["group/valid_size"] = float(g.count.double().mean())
     if batch.versions is not None and tokens:
         out["off_policy/distance"] = float(batch.version - batch.versions[batch.mask].min()) + inner_steps
     if batch.entropy is not None and tokens:

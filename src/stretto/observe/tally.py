@@ -192,15 +192,15 @@ class Tally:
     def _groups(self, event: Event) -> Row:
         """Zero variance is judged on raw valid rewards, as filter and learner do; a group of fewer than two is a case
         of its own."""
-        flat = judged = members = 0
+        flat = judged = valid = 0
         for group in event["groups"]:
             ids = self.ready[group][2] if group in self.ready else []
-            members += len(ids)
             rewards = [r for id in ids if id in self.done and (r := self.done[id].reward) is not None]
-            if len(ids) >= 2:
+            valid += len(rewards)
+            if len(rewards) >= 2:
                 judged += 1
-                flat += int(bool(rewards) and all_equal(min(rewards), max(rewards)))
-        row: Row = {"group/valid_size": members / max(1, len(event["groups"]))}
+                flat += int(all_equal(min(rewards), max(rewards)))
+        row: Row = {"group/valid_size": valid / max(1, len(event["groups"]))}
         if judged:
             row["group/zero_variance_fraction"] = flat / judged
         return row
