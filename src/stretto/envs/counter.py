@@ -8,30 +8,24 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-_MASK = (1 << 64) - 1
+from stretto.kernel.splitmix import GOLDEN, MASK, next64
 
 
 def mix(*counters: int) -> int:
-    """64 well-mixed bits of these integers (SplitMix64's finalizer, chained; Steele et al., OOPSLA 2014)."""
-    return mix_on(0x9E3779B97F4A7C15, *counters)
+    """64 well-mixed bits of these integers, of either sign: SplitMix64's outputs, chained."""
+    return mix_on(GOLDEN, *counters)
 
 
 def mix_on(state: int, *counters: int) -> int:
     """Go on mixing: ``mix_on(mix(a, b), c) == mix(a, b, c)``."""
     for counter in counters:
-        z = (state ^ (counter & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
-        state = z ^ (z >> 31)
+        state = next64(state ^ (counter & MASK))
     return state
 
 
 def mix_once(state: int, counter: int) -> int:
-    """``mix_on(state, counter)`` for one counter >= 0, in two thirds of the time."""
-    z = (state ^ counter) + 0x9E3779B97F4A7C15 & _MASK
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
-    return z ^ (z >> 31)
+    """``mix_on(state, counter)`` for one counter >= 0, in less time."""
+    return next64(state ^ counter)  # type: ignore[no-any-return]
 
 
 def text_share(text: str, salt: str = "") -> float:
