@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from stretto.games.pricing.ddpg import DDPG, train, train_until_stable
 from stretto.games.pricing.detector import divergences
@@ -37,21 +38,20 @@ FAST = QLearning(decay=1e-4, stable=20_000, evaluate=5e3)  # for the small diagr
 LIMIT = 2.4  # |target| of a diverged run
 
 
-def bootstrap(values: Floats, seed: int = 0, draws: int = 4000) -> tuple[float, float]:
-    """95 % interval of the mean of ``values`` [n], by resampling."""
-    rng = np.random.default_rng(seed)
-    means = values[rng.integers(0, values.size, (draws, values.size))].mean(1)
-    return float(np.percentile(means, 2.5)), float(np.percentile(means, 97.5))
-
-
 def difference(a: Floats, b: Floats) -> list[float]:
-    """Mean of a - b and its 95 % bootstrap interval; paired if the sizes agree."""
+    """[mean, low, high] of ``a`` [n] - ``b`` [m], with the 95 % bootstrap interval of the mean over 4000 resamples;
+    paired if the sizes agree."""
     if a.size == b.size:
-        return [float((a - b).mean()), *bootstrap(a - b)]
+        return [float((a - b).mean()), *_interval((a - b,), np.mean)]
+    return [float(a.mean() - b.mean()), *_interval((a, b), lambda a, b, axis: a.mean(axis) - b.mean(axis))]
+
+
+def _interval(samples: tuple[Floats, ...], statistic: Callable[..., Any]) -> list[float]:
+    if min(x.size for x in samples) < 2:  # one seed: nothing to resample
+        return [float(statistic(*samples, axis=0))] * 2
     rng = np.random.default_rng(0)
-    means = [x[rng.integers(0, x.size, (4000, x.size))].mean(1) for x in (a, b)]
-    low, high = np.percentile(means[0] - means[1], [2.5, 97.5])
-    return [float(a.mean() - b.mean()), float(low), float(high)]
+    found = stats.bootstrap(samples, statistic, n_resamples=4000, method="percentile", rng=rng)
+    return [float(v) for v in found.confidence_interval]
 
 
 def tabular(settings: Settings) -> Outcome:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
@@ -175,9 +176,14 @@ def _safer_trim() -> float:
 
 def _ratio_interval(over: Floats, under: Floats) -> list[float]:
     """95 % bootstrap interval over seeds of the ratio of medians, less 1; the same seeds in both."""
-    pick = np.random.default_rng(0).integers(0, len(over), (1000, len(over)))
-    ratios = np.median(over[pick], axis=1) / np.median(under[pick], axis=1) - 1
-    return [float(v) for v in np.percentile(ratios, [2.5, 97.5])]
+
+    def ratio(a: Floats, b: Floats, axis: int) -> Floats:
+        return np.asarray(np.median(a, axis) / np.median(b, axis) - 1)
+
+    found = stats.bootstrap(
+        (over, under), ratio, paired=True, n_resamples=1000, method="percentile", rng=np.random.default_rng(0)
+    )
+    return [float(v) for v in found.confidence_interval]
 
 
 def _row(arm: str, found: dict[tuple[str, float, float], Floats]) -> Check:
@@ -188,6 +194,5 @@ def _row(arm: str, found: dict[tuple[str, float, float], Floats]) -> Check:
 
 def _line(x: Floats, y: Floats) -> tuple[float, float, float]:
     """Slope, intercept and R^2 of the least-squares line."""
-    slope, level = np.polyfit(x, y, 1)
-    rest = y - slope * x - level
-    return float(slope), float(level), 1 - float((rest**2).sum() / ((y - y.mean()) ** 2).sum())
+    line = stats.linregress(x, y)
+    return float(line.slope), float(line.intercept), float(line.rvalue**2)

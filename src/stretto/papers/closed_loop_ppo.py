@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
@@ -158,7 +159,7 @@ def horizon(settings: Settings) -> Outcome:
     fit = loglog_slope(list(covered), np.stack(list(covered.values()), 1))
     middle = {h: float(np.median(e)) for h, e in covered.items()}
     medians = {h: float(np.median(e)) for h, e in locks.items()}
-    slope = float(np.polyfit(np.log(list(middle)), np.log(list(middle.values())), 1)[0])
+    slope = float(stats.linregress(np.log(list(middle)), np.log(list(middle.values()))).slope)
     factors = {h: medians[h] / medians[h - 1] for h in LOCKS if h >= 4}
     actions = lock(2).actions
     checks = [

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 
 from stretto.batch import TokenBatch
 from stretto.objectives import get
@@ -87,7 +88,7 @@ def _mean(rates: np.ndarray) -> np.ndarray:
 def _slope(rates: np.ndarray) -> tuple[float, int]:
     """Slope of log eta_max over log S (NaN if no seed has a stable rate at every S), and how many seeds it uses."""
     kept = int((rates > 0).all(1).sum())
-    return float(np.polyfit(np.log(INTERVALS), np.log(_mean(rates)), 1)[0]) if kept else np.nan, kept
+    return float(stats.linregress(np.log(INTERVALS), np.log(_mean(rates))).slope) if kept else np.nan, kept
 
 
 def _fit_drift(horizon: int = 1000) -> Laws:

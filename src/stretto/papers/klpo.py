@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
@@ -125,7 +126,7 @@ def windows(s: int, runs: dict[str, list[list[Window]]]) -> list[Check]:
 def sweep(spread: list[float], floor: float) -> list[Check]:
     """Is the variance a + b/M, with a what is left without draws?"""
     inverse = 1 / np.array(DRAWS)
-    b, a = np.polyfit(inverse, spread, 1)
+    b, a = stats.linregress(inverse, spread)[:2]
     off = float(np.abs((a + b * inverse) / spread - 1).max())
     m = ", ".join(map(str, DRAWS))
     return [

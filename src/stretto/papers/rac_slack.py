@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
@@ -135,10 +136,10 @@ def _line(slacks: Floats) -> tuple[tuple[float, float, float], float]:
     true = advantage(world.with_mass(1.0), policy)
     bias = np.array([np.abs(advantage(world.with_mass(1 - s), policy) - true).max() for s in slacks])
     slow = advantage(world.with_mass(1.0), policy) - advantage(world.with_mass(0.0), policy)
-    slope, level = np.polyfit(slacks, bias, 1)
-    rest = bias - slope * slacks - level
+    line = stats.linregress(slacks, bias)
+    rest = bias - line.slope * slacks - line.intercept  # 1 - R^2 of 1e-20 is lost in SciPy's R
     away = float((rest**2).sum() / ((bias - bias.mean()) ** 2).sum())
-    return (float(slope), float(level), float(np.abs(slow).max())), away
+    return (float(line.slope), float(line.intercept), float(np.abs(slow).max())), away
 
 
 def _queue_error(seed: int, last: int | None, items: int = 10_000) -> float:

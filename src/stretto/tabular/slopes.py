@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from stretto.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, number
@@ -52,10 +54,19 @@ def loglog_slope(
     value, level = _fit(xs, middle(ys, 0))
     low = high = value
     if len(ys) > 1:
-        g = np.random.default_rng(seed)
-        means = [middle(ys[g.integers(0, len(ys), len(ys))], 0) for _ in range(resamples)]
-        slopes = [_fit(xs, mean)[0] for mean in means if (mean > 0).all()]
-        low, high = (float(v) for v in np.percentile(slopes, [2.5, 97.5]))
+
+        def resampled(rows: Floats) -> float:
+            mean = middle(ys[rows.astype(int)], 0)
+            return _fit(xs, mean)[0] if (mean > 0).all() else np.nan
+
+        with warnings.catch_warnings():  # a resample without a logarithm is NaN, and left out below
+            warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+            found = stats.bootstrap(
+                (np.arange(len(ys)),), resampled, n_resamples=resamples, vectorized=False, method="percentile",
+                rng=np.random.default_rng(seed),
+            )  # fmt: skip
+        slopes = found.bootstrap_distribution
+        low, high = (float(v) for v in np.nanpercentile(slopes, [2.5, 97.5]))
     return Slope(value, low, high, level)
 
 
@@ -69,5 +80,5 @@ def log_spaced(last: int, points: int, first: int = 1) -> NDArray[np.int64]:
 
 
 def _fit(x: Floats, y: Floats) -> tuple[float, float]:
-    slope, level = np.polyfit(np.log(x), np.log(y), 1)
-    return float(slope), float(level)
+    line = stats.linregress(np.log(x), np.log(y))
+    return float(line.slope), float(line.intercept)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import stats
 
 from stretto.errors import ConfigError
 from stretto.games.pricing.engine import Clocks, Engine, Policy, Trace, Turn, check_policies, play
@@ -19,11 +20,10 @@ def regress(own: ArrayLike, rival: ArrayLike) -> tuple[float, float]:
     """Slope and R^2 of ``own`` [n] on ``rival`` [n] (least squares with a constant); both 0 if either is constant.
     ``ConfigError`` with fewer than three pairs."""
     y, x = _pair("regress", own, rival)
-    y, x = y - y.mean(), x - x.mean()
     if x.std() < 1e-12 or y.std() < 1e-12:
         return 0.0, 0.0
-    slope = float(x @ y / (x @ x))
-    return slope, float(slope**2 * (x @ x) / (y @ y))
+    line = stats.linregress(x, y)
+    return float(line.slope), float(line.rvalue**2)
 
 
 def mutual_information(own: ArrayLike, rival: ArrayLike, bins: int = 6) -> float:

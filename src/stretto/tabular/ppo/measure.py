@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from stretto.errors import ConfigError
 from stretto.tabular.arguments import array
@@ -31,7 +32,7 @@ def growth(squares: Floats) -> float:
     late = record[:, record.shape[1] // 2 :]
     if late.shape[1] < 2 or not (late > 0).all():
         raise ConfigError("growth: squares must be positive in their second half, which needs two iterations or more")
-    return float(np.polyfit(np.arange(late.shape[1]), np.log(late).mean(0) / 2, 1)[0])
+    return float(stats.linregress(np.arange(late.shape[1]), np.log(late).mean(0) / 2).slope)
 
 
 def _record(where: str, record: Floats, at: Ints) -> Floats:
