@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stretto.envs.scoring_child import START_DEADLINE_S, command, first_message
-from stretto.envs.scoring_process import ScoringProcess, keep_tail, receive
 from stretto.errors import DataError, DeadlineError, WorkerError
 from stretto.kernel.child import HEADER
+from stretto.kernel.supervised import Child
 
 _MAX_FAILED_STARTS = 3
 _MAX_FIRST_FAILURES = 10
@@ -74,6 +73,29 @@ def packed(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, by
 
 
 @dataclass(slots=True)
+class _Process:
+    """One process and the streams to it. ``end``: done when it is gone."""
+
+    child: Child
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    end: asyncio.Task[bool]
+
+    async def answer(self) -> tuple[bool, Any]:
+        """(did the call return, what it returned or raised)."""
+        (count,) = HEADER.unpack(await self.reader.readexactly(HEADER.size))
+        ok, value = pickle.loads(await self.reader.readexactly(count))
+        return ok, value
+
+    async def kill(self) -> int:
+        """End it and what it started; its exit status."""
+        self.child.strike()
+        await asyncio.wait({self.end})  # not `await self.end`: cancelling this kill must not cancel the watch
+        self.writer.close()
+        return self.child.kill()
+
+
+@dataclass(slots=True)
 class _Job:
     payload: bytes
     name: str
@@ -101,7 +123,7 @@ class ScoringPool:
         self._deadline_s = deadline_s
         self._on_event = on_event or (lambda kind, worker, reason: None)
         self._queue: asyncio.Queue[_Job] = asyncio.Queue(queue_size)
-        self._alive: dict[int, ScoringProcess] = {}
+        self._alive: dict[int, _Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._imports = tuple(imports)
         self._broken: WorkerError | None = None
@@ -112,7 +134,7 @@ class ScoringPool:
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the processes that live now."""
-        return tuple(p.handle.pid for p in self._alive.values() if p.handle.returncode is None)
+        return tuple(p.child.pid for p in self._alive.values() if p.child.alive)
 
     @property
     def queued(self) -> int:
@@ -177,9 +199,9 @@ class ScoringPool:
                 reason = ""
                 while not reason:
                     waiting = waiting or asyncio.create_task(self._queue.get())
-                    await asyncio.wait({waiting, process.exit}, return_when=asyncio.FIRST_COMPLETED)
-                    if process.exit.done():
-                        reason = f"died while idle, exit status {process.exit.result()}"
+                    await asyncio.wait({waiting, process.end}, return_when=asyncio.FIRST_COMPLETED)
+                    if process.end.done():
+                        reason = f"died while idle, exit status {process.child.status}"
                         break
                     job, waiting = waiting.result(), None
                     if not job.result.cancelled():
@@ -204,21 +226,20 @@ class ScoringPool:
             self._broken = error
             self._on_death(error)
 
-    async def _run(self, process: ScoringProcess, job: _Job) -> str:
+    async def _run(self, process: _Process, job: _Job) -> str:
         """One call; returns why the process can't go on (empty: it can)."""
         try:
             async with asyncio.timeout(job.deadline_s):
                 process.writer.write(HEADER.pack(len(job.payload)) + job.payload)
                 await process.writer.drain()
-                ok, value = await receive(process.reader)
+                ok, value = await process.answer()
         except TimeoutError:
             reason = f"{job.name} ran past its deadline of {job.deadline_s:g} s; its process was killed"
             error: Exception = DeadlineError(reason)
         except (asyncio.IncompleteReadError, ConnectionError):
-            await process.kill()
-            status = process.handle.returncode
+            status = await process.kill()
             reason = f"died during {job.name}, exit status {status}"
-            error = WorkerError(f"scoring process {reason}{process.said()}")
+            error = WorkerError(f"scoring process {reason}{process.child.obituary}")
         except asyncio.CancelledError:
             if not job.result.done():
                 job.result.set_exception(WorkerError(f"scoring pool: closed while {job.name} ran"))
@@ -237,38 +258,28 @@ class ScoringPool:
             job.result.set_exception(error)
         return reason
 
-    async def _start(self, slot: int) -> ScoringProcess:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            reader, writer = await asyncio.open_connection(sock=ours)
-            try:
-                handle = await asyncio.create_subprocess_exec(
-                    *command(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-                    pass_fds=(theirs.fileno(),), start_new_session=True,
-                )  # fmt: skip
-            except BaseException as error:
-                writer.close()
-                if isinstance(error, OSError):
-                    raise WorkerError(f"scoring process did not start: {error}") from error
-                raise
+    async def _start(self, slot: int) -> _Process:
+        try:
+            child = Child(command)
+        except OSError as error:
+            raise WorkerError(f"scoring process did not start: {error}") from error
+        try:
+            reader, writer = await asyncio.open_connection(sock=child.socket)
+        except BaseException:
+            child.kill()
+            raise
         # No await between here and the entry in _alive: a cancelled start must not lose its process.
-        tail = bytearray()
-        assert handle.stdout is not None
-        process = ScoringProcess(
-            handle, reader, writer, tail,
-            asyncio.create_task(keep_tail(handle.stdout, tail)), asyncio.create_task(handle.wait()),
-        )  # fmt: skip
+        process = _Process(child, reader, writer, asyncio.create_task(child.exited()))
         self._alive[slot] = process
         try:
             first = first_message(self._imports)
             writer.write(HEADER.pack(len(first)) + first)
             async with asyncio.timeout(START_DEADLINE_S):
-                ready, value = await receive(reader)
+                ready, value = await process.answer()
             failure = "" if ready else f": {value}"
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
-            await asyncio.wait({process.drain}, timeout=0.2)
-            failure = f" ({type(error).__name__}){process.said()}"
+            await process.kill()
+            failure = f" ({type(error).__name__}){child.obituary}"
         if failure:
             await process.kill()
             self._alive.pop(slot, None)

@@ -13,7 +13,7 @@ from typing import Any
 from stretto.envs.scoring import FirstCalls, OnEvent, packed
 from stretto.envs.scoring_child import START_DEADLINE_S, command, first_message
 from stretto.errors import DataError, DeadlineError, WorkerError
-from stretto.kernel.killable import Killable
+from stretto.kernel.supervised import Child
 
 _NAME = "scoring-0"
 
@@ -27,7 +27,7 @@ class WaitingScoring:
     ) -> None:
         self._deadline_s, self._imports = deadline_s, tuple(imports)
         self._on_event = on_event or (lambda kind, worker, reason: None)
-        self._child: Killable | None = None
+        self._child: Child | None = None
         self._first = FirstCalls()
         self._on_death: Callable[[BaseException], None] = lambda error: None
         self._broken: WorkerError | None = None
@@ -36,7 +36,7 @@ class WaitingScoring:
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the processes that live now."""
-        return () if self._child is None else (self._child.process.pid,)
+        return () if self._child is None else (self._child.pid,)
 
     def hear_death(self, on_death: Callable[[BaseException], None]) -> None:
         """Call this when every later call would fail with the same error."""
@@ -81,8 +81,8 @@ class WaitingScoring:
             self._child.kill()
             self._child = None
 
-    def _start(self) -> Killable:
-        child = Killable(command)
+    def _start(self) -> Child:
+        child = Child(command)
         try:
             ok, value = child.ask(first_message(self._imports), START_DEADLINE_S)
             failure = "" if ok else f": {value}"

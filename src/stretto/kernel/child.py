@@ -1,14 +1,18 @@
-"""A child process's own side: it ends with its parent, leaves signals to it, and reads framed messages. Imports next to
-nothing, so that a child is there in milliseconds."""
+"""A child process's own side: it ends with its parent, leaves signals to it, reads framed messages and answers calls.
+Imports next to nothing, so that a child is there in milliseconds."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import socket
 import struct
 import sys
+from typing import Any
+
+from stretto.errors import keep_trace
 
 HEADER = struct.Struct("<Q")
 """Length of the message that follows."""
@@ -42,6 +46,47 @@ def receive(connection: socket.socket) -> bytes | None:
 def send(connection: socket.socket, payload: bytes) -> None:
     """One message."""
     connection.sendall(HEADER.pack(len(payload)) + payload)
+
+
+def outcome(message: bytes) -> tuple[bool, Any]:
+    """(did it return, what it returned or raised) of a pickled (function, arguments)."""
+    try:
+        function, args = pickle.loads(message)
+        return True, function(*args)
+    except Exception as error:
+        keep_trace(error)
+        return False, error
+    except BaseException as error:  # sys.exit and its like: no reason to lose the process, or the parent
+        odd = RuntimeError(f"{type(error).__name__}: {_text(error)}")
+        odd.__cause__ = error
+        keep_trace(odd)
+        return False, odd
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm left armed must not hit the next call
+
+
+def answer(connection: socket.socket, ok: bool, value: Any) -> None:
+    """Send an outcome. What can't be pickled is described instead."""
+    try:
+        payload = pickle.dumps((ok, value))
+        if not ok:
+            # What can't be rebuilt, has no text, or means something else in a coroutine must not reach the parent.
+            str(pickle.loads(payload)[1]).encode()
+            if isinstance(value, (StopIteration, StopAsyncIteration)):
+                raise TypeError
+    except Exception:
+        odd = RuntimeError(f"{type(value).__name__}: {_text(value):.2000}")
+        if isinstance(value, BaseException):
+            odd.__dict__.update({k: v for k, v in vars(value).items() if k in ("trace_text", "raised_at")})
+        payload = pickle.dumps((False, odd))
+    send(connection, payload)
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value).encode(errors="backslashreplace").decode()  # half a surrogate pair can't be logged
+    except Exception as error:  # a user's exception may have a broken __str__
+        return f"(its text can't be shown: {type(error).__name__})"
 
 
 def _read(connection: socket.socket, count: int) -> bytes | None:
