@@ -149,11 +149,12 @@ class Child:
         """Wait until it is gone, at most so long. Is it?"""
         if self.alive:
             loop = asyncio.get_running_loop()
-            gone: asyncio.Future[None] = loop.create_future()
+            gone = asyncio.Event()
             fd = os.pidfd_open(self.pid)
-            loop.add_reader(fd, lambda: gone.done() or gone.set_result(None))
+            loop.add_reader(fd, gone.set)
             try:
-                await asyncio.wait({gone}, timeout=deadline_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(gone.wait(), deadline_s)
             finally:
                 loop.remove_reader(fd)
                 os.close(fd)
