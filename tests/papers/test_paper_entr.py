@@ -21,7 +21,7 @@ def test_the_law_and_its_pairs_are_the_published_ones() -> None:
 
 @pytest.mark.parametrize("noise", entr.NOISES)
 def test_the_masks_fall_where_they_should(noise: entr.Noise) -> None:
-    heights, correlations = entr.place(noise, positions(noise, 1))
+    heights, correlations = entr.placements(noise, positions(noise, 1))
     assert heights.passed
     assert correlations.passed
     assert heights.measured["entr"] < heights.measured["all"] < heights.measured["fixed"]

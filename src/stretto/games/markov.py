@@ -52,26 +52,27 @@ class MarkovGame:
 
     @property
     def players(self) -> int:
-        """N."""
+        """N, the number of players."""
         return len(self.actions)
 
     @property
     def states(self) -> int:
-        """S."""
+        """S, the number of states."""
         return self.transitions.shape[0]
 
     def joint_actions(self) -> Ints:
-        """[J,N]: each player's action in each joint action."""
+        """Each player's action in each joint action [J,N], in the order of the arrays."""
         return np.stack(np.unravel_index(np.arange(self.transitions.shape[1]), self.actions), 1).astype(np.int64)
 
 
 def uniform_policies(game: MarkovGame) -> list[Floats]:
-    """Each player's policy [S,A_i], all actions alike."""
+    """One policy [S,A_i] a player that takes each of its actions with the same probability."""
     return [np.full((game.states, a), 1 / a) for a in game.actions]
 
 
 def joint_policy(game: MarkovGame, policies: Policies) -> Floats:
-    """[S,J]: probability of each joint action when players draw apart. ``ConfigError`` names a bad policy."""
+    """Probability [S,J] of each joint action when each player acts independently by its own of ``policies``.
+    ``ConfigError`` names a bad policy."""
     checked = _checked("joint_policy", game, policies)
     out = np.ones((game.states, 1))
     for p in checked:
@@ -80,7 +81,7 @@ def joint_policy(game: MarkovGame, policies: Policies) -> Floats:
 
 
 def values(game: MarkovGame, policies: Policies) -> Floats:
-    """V [N,S]: expected discounted cost of each player from each state."""
+    """Expected discounted cost V [N,S] of each player from each state when all follow ``policies``."""
     joint = joint_policy(game, policies)
     transitions = np.einsum("sj,sjt->st", joint, game.transitions)
     costs = np.einsum("sj,nsj->ns", joint, game.costs)
@@ -109,18 +110,20 @@ def best_response(game: MarkovGame, policies: Policies, player: int) -> tuple[Fl
 
 
 def gaps(game: MarkovGame, policies: Policies) -> Floats:
-    """[N]: how much each player could save from ``start`` by a best response; >= 0 up to rounding."""
+    """How much each player [N] could save from ``game.start`` by a best response to the others; >= 0 up to rounding."""
     own = values(game, policies)
     return np.array([game.start @ (own[i] - best_response(game, policies, i)[0]) for i in range(game.players)])
 
 
 def nash_gap(game: MarkovGame, policies: Policies) -> float:
-    """The largest of ``gaps``; 0 at a Nash equilibrium."""
+    """The most that any player can gain by changing its policy alone, from ``game.start``: the largest of ``gaps``; 0
+    at a Nash equilibrium."""
     return float(gaps(game, policies).max())
 
 
 def nash_conv(game: MarkovGame, policies: Policies) -> float:
-    """The sum of ``gaps``."""
+    """What the players can gain by changing their policies alone, added up: the sum of ``gaps``; 0 at a Nash
+    equilibrium."""
     return float(gaps(game, policies).sum())
 
 

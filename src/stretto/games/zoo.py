@@ -34,15 +34,16 @@ class ParallelGame(ParallelEnv[str, int, int]):
         self.now = 0
 
     def observation_space(self, agent: str) -> Any:
-        """States."""
+        """``Discrete(S)``: the state, the same for all players."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> Any:
-        """The player's actions."""
+        """``Discrete(A_i)``: the actions of player ``agent``."""
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, int], Any]:
-        """First state from ``game.start``; ``options``: {"state": s} starts there."""
+        """Start in a state sampled from ``game.start``, or in s with ``options={"state": s}``; returns (states, infos)
+        by player."""
         if seed is not None:
             self.rng = np.random.default_rng(int(number("ParallelGame.reset", "seed", seed, 0, whole=True)))
         given = (options or {}).get("state")

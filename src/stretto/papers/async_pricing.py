@@ -144,7 +144,7 @@ def deep(settings: Settings) -> Outcome:
 
 
 def divergence(settings: Settings) -> Outcome:
-    """Failure mode 2: critics with fast targets and large steps, by lambda."""
+    """Failure mode 2: how often critics with fast targets and large steps run away, by event rate lambda."""
     moves, seeds = (1000, settings.range(6, 2)) if settings.quick else (20_000, settings.range(6))
     wild = DDPG(box=HIGH_BOX, actor_lr=1e-3, critic_lr=3e-3, moves=moves)
     base = Clocks(delay=1.0, rho=0.01)
@@ -189,7 +189,7 @@ PARTS: dict[str, Callable[[Settings], Outcome]] = {
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """All three parts."""
+    """All three parts: Q-learning sellers, DDPG sellers, and critics that run away."""
     return together(PARTS, settings)
 
 

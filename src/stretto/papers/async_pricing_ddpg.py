@@ -35,13 +35,13 @@ class Line:
 
     @property
     def name(self) -> str:
-        """Box, step, clocks."""
+        """The line's label: price box, actor step, clocks."""
         when = "sync" if self.clocks.synchronous else f"async, delta={self.clocks.delay:g}"
         return f"[{self.box[0]:g},{self.box[1]:g}], lr {self.actor_lr:.0e}, {when}{', twin' if self.twin else ''}"
 
     @property
     def setting(self) -> tuple[tuple[float, float], float, bool]:
-        """What a synchronous and an asynchronous line share."""
+        """(box, actor step, twin): what a synchronous line and its asynchronous ones have in common."""
         return self.box, self.actor_lr, self.twin
 
 
@@ -66,7 +66,7 @@ LINES = tuple(
 
 @dataclass(frozen=True)
 class Found:
-    """A trained line and what was read off it."""
+    """One ``Line`` of the table after training, with what was read off its runs."""
 
     line: Line
     done: Trained
@@ -78,7 +78,7 @@ class Found:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The figures of one line of the report."""
+        """The line's figures as the report shows them, by name."""
         index = self.done.delta
         row: dict[str, Any] = {"Delta": float(index.mean()) if not self.invalid else "invalid: critic diverged"}
         row |= {"spread": float(index.std(ddof=1)), "Delta_mid": self.done.delta_mid,

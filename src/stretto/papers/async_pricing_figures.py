@@ -13,7 +13,7 @@ from stretto.games.pricing.phase import Cell
 def phase(
     figure: Any, axis: Any, rates: Sequence[float], delays: Sequence[float], cells: Sequence[Sequence[Cell]]
 ) -> None:
-    """The phase diagram; an invalid cell stays blank and says so."""
+    """Plot the phase diagram of collusion indices; an invalid cell stays blank and says so."""
     values = np.array([[c.index for c in row] for row in cells])
     shown = axis.imshow(values, origin="lower", vmin=0, vmax=1, cmap="viridis", aspect="auto")
     for i, row in enumerate(cells):
@@ -29,7 +29,7 @@ def phase(
 def tabular(
     figure: Any, index: Mapping[str, Any], rates: Sequence[float], delays: Sequence[float], cells: Any, shocked: Any
 ) -> None:
-    """Indices of all runs, the small phase diagram, price traces with a shock."""
+    """Plot collusion indices of all runs, the small phase diagram, and price traces with a shock."""
     bars, map_, *traces = figure.subplots(1, 2 + len(shocked), width_ratios=(1, 1, *[1] * len(shocked)))
     for k, values in enumerate(index.values()):
         bars.bar(k, values.mean(), color="C0", alpha=0.4)
@@ -68,7 +68,7 @@ def deep(figure: Any, found: Sequence[Any]) -> None:
 
 
 def divergence(figure: Any, rows: Sequence[tuple[str, Any]], limit: float) -> None:
-    """Largest |target| so far, the worst run of each row."""
+    """Plot the largest |target| so far of the worst run of each row."""
     axis = figure.subplots(1, 1)
     for name, tops in rows:
         worst = np.maximum.accumulate(np.nan_to_num(tops, nan=0, posinf=1e6), 1).max(0)

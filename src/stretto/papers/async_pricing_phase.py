@@ -20,7 +20,7 @@ from stretto.papers.run import save_figure
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the cells, prints each as a line of JSON, and draws the diagram."""
+    """The command line: run every cell, print each as a line of JSON, and save the phase diagram."""
     parser = argparse.ArgumentParser(prog="python -m stretto.papers.async_pricing_phase", description=__doc__)
     parser.add_argument("--learner", choices=("tabular", "ddpg"), default="ddpg")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 1.0, 2.0, 5.0])

@@ -24,7 +24,7 @@ class Paper:
 
     @property
     def status(self) -> str:
-        """``reproducible`` with ``stretto reproduce``, or ``planned``."""
+        """``reproducible`` if ``stretto reproduce`` has an experiment for it, else ``planned``."""
         return "planned" if self.module is None else "reproducible"
 
 
@@ -71,6 +71,6 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """All conditions hold; at least one was asked."""
+        """Whether all conditions hold, of which there must be at least one."""
         asked = [c.passed for c in self.checks if c.passed is not None]
         return bool(asked) and all(asked)

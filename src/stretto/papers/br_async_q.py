@@ -51,7 +51,7 @@ PUBLISHED: dict[str, list[list[float]]] = {
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """All parts."""
+    """The one part, ``brq``: errors of all learners by corrupted share and magnitude."""
     return together(PARTS, settings)
 
 

@@ -20,7 +20,7 @@ from stretto.tabular.brace.random_walk import Estimator, RandomWalk, learn, rewa
 
 
 class Plan(NamedTuple):
-    """A world, and how a critic learns in it."""
+    """A random walk's settings, and how a critic learns on it: trajectories a round and step size."""
 
     world: dict[str, Any]
     trajectories: int

@@ -41,7 +41,7 @@ SLOPES, TRACKING = {1: -0.78, 32: -0.91}, {1: 0.033, 32: 0.0012}
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """Both parts."""
+    """Both parts: the foragers' division of labour, and the rate in the small model."""
     return together(PARTS, settings)
 
 
@@ -77,13 +77,13 @@ def ends(runs: Runs, name: str, what: str) -> tuple[float, float]:
 
 
 def finals(runs: Runs, name: str, what: str) -> NDArray[np.float64]:
-    """Mean of the last blocks, by seed."""
+    """[seeds]: the mean of a record over the last blocks of each run."""
     out: NDArray[np.float64] = getattr(runs, what)[:, -LAST * 20 // LINES[name].episodes :].mean(1)
     return out
 
 
 def ordering(runs: dict[str, Runs]) -> list[Check]:
-    """What has a condition: food and overlap at the end, and who is sent where."""
+    """Checks that have a condition: food and overlap at the end, and who is sent where."""
     food, overlap = ({name: finals(r, name, what) for name, r in runs.items()} for what in ("food", "overlap"))
     checks = []
     for other, margin in ((UNCOUPLED, 0.04), (UNGUIDED, 0.08)):
@@ -106,7 +106,7 @@ def ordering(runs: dict[str, Runs]) -> list[Check]:
 
 
 def reported(runs: dict[str, Runs]) -> list[Check]:
-    """The table's other figures."""
+    """Checks without a condition: the table's other figures."""
     checks = []
     for name, found in runs.items():
         expected = EXPECTED.get(name, {})
@@ -120,13 +120,14 @@ def reported(runs: dict[str, Runs]) -> list[Check]:
 
 
 def spread(x: NDArray[np.float64]) -> dict[str, float]:
-    """The mean over seeds and its 95 % interval."""
+    """(mean, low, high): the mean over seeds and its 95 % Student interval."""
     mean, low, high = t_interval(x.tolist())
     return {"mean": mean, "low": low, "high": high}
 
 
 def rate(settings: Settings) -> Outcome:
-    """Mean of the exact |grad J|^2 in Mini-CHMAS, with 1 and 32 pulls an update."""
+    """Part ``chmas-rate``: mean of the exact |grad J|^2 in the small model by updates, with 1 and 32 pulls an
+    update."""
     model, found = mini(), {}
     updates = {1: 100_000, 32: 10_000 if settings.quick else 100_000}
     for pulls, usual, few in ((1, 128, 64), (32, 16, 16)):
@@ -158,12 +159,12 @@ def rate(settings: Settings) -> Outcome:
 
 
 def fit(runs: Climb, rows: slice = slice(None)) -> Slope:
-    """Slope over k >= 1000 of the mean over these seeds."""
+    """The log-log slope over k >= 1000 updates of the mean over these seeds."""
     return loglog_slope(runs.updates, runs.squared[rows], decades=float(np.log10(runs.updates[-1] / 1000)))
 
 
 def plot_foraging(figure: Any, runs: dict[str, Runs], seed: int) -> None:
-    """Learning curves; where the foragers of the first seed are at the end."""
+    """Plot learning curves, and where the foragers of the first seed are at the end."""
     left, right = figure.subfigures(1, 2, width_ratios=(1, 1.1))
     for axis, what in zip(left.subplots(2, 1, sharex=True), ("food", "overlap"), strict=True):
         for name, found in runs.items():
@@ -193,7 +194,7 @@ def _box(corner: tuple[float, float]) -> Any:
 
 
 def plot_rate(figure: Any, found: dict[int, Climb], slopes: dict[int, Slope]) -> None:
-    """Running means with their fits and the bound; slopes of single seeds."""
+    """Plot running means with their fits and the bound, and the slopes of single seeds."""
     left, right = figure.subplots(1, 2)
     for n, (pulls, runs) in enumerate(found.items()):
         k = runs.updates

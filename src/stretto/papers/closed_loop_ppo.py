@@ -41,7 +41,8 @@ COVERED, LOCKS = {2: 6.1e3, 4: 10.8e3, 8: 34e3}, {2: 80, 3: 240, 4: 780, 5: 5.8e
 
 
 def rate(settings: Settings) -> Outcome:
-    """Both errors fall at least as T^-1/3 under the two-time-scale schedule, also with a late pair."""
+    """Part ``ppo-rate``: do both errors fall at least as T^-1/3 under the two-time-scale schedule, also with a late
+    pair?"""
     world, iterations, seeds = layered(0), 25_000 if settings.quick else 50_000, settings.range(16)
     at = log_spaced(iterations, 40)
     checks: list[Check] = []
@@ -229,7 +230,7 @@ PARTS = {"ppo-rate": rate, "ppo-delay": delay, "ppo-horizon": horizon, "ppo-coup
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """All four parts."""
+    """All four parts: rate, delay, horizon, coupling."""
     return together(PARTS, settings)
 
 

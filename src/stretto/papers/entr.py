@@ -37,7 +37,7 @@ def reproduce(settings: Settings) -> Outcome:
         *scale("seed 0", law),
         pairs(law),
         *scale("another seed", first_order_law(first + 1)),
-        *(check for noise in NOISES for check in index_in(noise, seen[noise])),
+        *(check for noise in NOISES for check in placements(noise, seen[noise])),
         *others,
         *learning(settings),
     ]
@@ -53,7 +53,7 @@ def reproduce(settings: Settings) -> Outcome:
 
 
 def scale(stream: str, law: Law) -> list[Check]:
-    """A: is E d^2 = sigma^2 (1 - sum p^2) to first order, and below sigma^2 H?"""
+    """Checks A: is E d^2 = sigma^2 (1 - sum p^2) to first order, and below sigma^2 H?"""
     off = float(np.abs(law.scale / law.collision - 1).max())
     above = float((law.scale / law.entropy).max())
     return [
@@ -64,7 +64,7 @@ def scale(stream: str, law: Law) -> list[Check]:
 
 
 def pairs(law: Law) -> Check:
-    """The published H and 1 - sum p^2."""
+    """Checks of the published pairs of entropy H and 1 - sum p^2."""
     rows = np.stack([law.entropy, law.collision], 1)
     found = [rows[np.abs(rows - pair).sum(1).argmin()].tolist() for pair in PAIRS]
     digits = [4 if h < 0.1 else 2 for h, _ in PAIRS]
@@ -72,8 +72,8 @@ def pairs(law: Law) -> Check:
     return Check("pairs of H and 1 - sum p^2", found, "to the digits shown", PAIRS, near)
 
 
-def index_in(noise: Noise, seen: Positions) -> list[Check]:
-    """B: the stream with seed 1."""
+def placements(noise: Noise, seen: Positions) -> list[Check]:
+    """Checks B: at which entropies tokens are dropped, on the published stream (seed 1)."""
     fixed, entr, mean = placement(seen, "fixed"), placement(seen, "entr"), float(seen.entropy.mean())
     r = {"fixed": fixed.correlation, "entr": entr.correlation}
     condition, holds = (
@@ -113,7 +113,7 @@ def learning(settings: Settings) -> list[Check]:
 
 
 def plot_figure(figure: Any, law: Law, seen: dict[Noise, Positions]) -> None:
-    """Left: scale of d by entropy. Right: masked share by entropy."""
+    """Plot the scale of d by entropy (left) and the masked share by entropy (right)."""
     left, *rest = figure.subplots(1, 3)
     left.plot(law.entropy, law.scale, "o", label="E d^2 / sigma^2")
     left.plot(law.entropy, law.collision, "x", label="1 - sum p^2")

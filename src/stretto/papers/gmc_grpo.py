@@ -22,7 +22,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """The enumeration, then learning with stale samples, beside the baselines."""
+    """The exact enumeration of groups, then learning with stale samples beside the baselines."""
     return with_learning(enumerated(settings), compare("gmc-grpo", settings))
 
 
@@ -49,7 +49,8 @@ def enumerated(settings: Settings) -> Outcome:
 
 
 def at(eps: float, bias: dict[str, list[float]], second: dict[str, list[float]]) -> list[Check]:
-    """One line of the table, and what must hold along it."""
+    """Checks of one line of the table (one clip width ``eps``): the figures by group size, and what must hold along
+    it."""
     gmc, tic = bias["gmc"], bias["tic_truncate"]
     sizes = ", ".join(map(str, SIZES))
     near = all(abs(a - b) < 1e-4 for a, b in zip(gmc, GMC[eps], strict=True))
@@ -68,7 +69,7 @@ def at(eps: float, bias: dict[str, list[float]], second: dict[str, list[float]])
 
 
 def note(second: dict[tuple[str, float], list[float]]) -> str:
-    """What the smaller bias costs."""
+    """The reader's note on what the smaller bias costs in second moment."""
     price = second["gmc", 0.2][1] / second["tic_truncate", 0.2][1]
     return (
         f"The price: at eps = 0.2, G = 8 the second moment of GMC's gradient is {price:.2f} times TIC's. The cap "

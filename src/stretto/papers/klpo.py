@@ -74,12 +74,12 @@ def reproduce(settings: Settings) -> Outcome:
 
 
 def klpo(route: str, estimator: str, beta: float = STALE_BETA) -> Any:
-    """The objective."""
+    """The objective ``klpo`` by ``route`` and ``estimator``, at this temperature."""
     return get("klpo", beta=beta, route=route, estimator=estimator)
 
 
 def identities() -> list[Check]:
-    """What holds in expectation, on the small tree."""
+    """Checks of what holds in exact expectation, on the small tree."""
     exact = population_gradient(SMALL, SAMPLER, POLICY, BETA)
     value = population_objective(SMALL, SAMPLER, POLICY, BETA)
     checks = [Check("population objective", value, "to 1e-8", OBJECTIVE, abs(value - OBJECTIVE) < 1e-8)]
@@ -124,7 +124,7 @@ def windows(s: int, runs: dict[str, list[list[Window]]]) -> list[Check]:
 
 
 def sweep(spread: list[float], floor: float) -> list[Check]:
-    """Is the variance a + b/M, with a what is left without draws?"""
+    """Checks: is the variance a + b/M in the number M of draws, with a what is left without draws?"""
     inverse = 1 / np.array(DRAWS)
     b, a = stats.linregress(inverse, spread)[:2]
     off = float(np.abs((a + b * inverse) / spread - 1).max())
@@ -138,7 +138,7 @@ def sweep(spread: list[float], floor: float) -> list[Check]:
 
 
 def plot_figure(figure: Any, fixed: dict[str, list[Window]], spread: list[float], floor: float) -> None:
-    """Left: distance to the Gibbs policy after S steps. Right: variance by 1/M."""
+    """Plot the distance to the Gibbs policy after S steps (left) and the variance by 1/M (right)."""
     left, right = figure.subplots(1, 2)
     for name, run in fixed.items():
         left.loglog(STEPS, [w.distance for w in run], marker="o", label=name)

@@ -48,16 +48,16 @@ class Learning:
 
     @property
     def lags(self) -> list[int]:
-        """In ascending order."""
+        """Lags that were run, in ascending order."""
         return sorted({lag for _, lag in self.curves})
 
     def contested(self, better: str, worse: str) -> list[int]:
-        """Lags at which both arms ran."""
+        """Lags at which both compared arms ran."""
         return [lag for lag in self.lags if {(better, lag), (worse, lag)} <= self.curves.keys()]
 
     @property
     def arms(self) -> list[str]:
-        """In the order given."""
+        """Names of the arms, in the order given."""
         return list(dict.fromkeys(arm for arm, _ in self.curves))
 
 
@@ -137,7 +137,7 @@ def gain(learning: Learning, better: str, worse: str, lag: int) -> tuple[Interva
 
 
 def learning_notes(learning: Learning) -> list[str]:
-    """In plain words: does what the paper says appear here?"""
+    """Notes that say in plain words whether what the paper claims of learning appears here."""
     notes = []
     for better, worse in learning.claims:
         words = []

@@ -246,5 +246,5 @@ PARTS: dict[str, Callable[[Settings], Outcome]] = {
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """The equilibrium, the rate and the welfare of learning."""
+    """All three parts: the equilibrium, the rate, and the welfare of learning."""
     return together(PARTS, settings)

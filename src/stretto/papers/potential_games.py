@@ -39,7 +39,7 @@ STEPS, ROUNDS, ROLLOUTS, NOISE = 1_000_000, 2000, 200, 0.1
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """All parts."""
+    """All four parts: alpha by enumeration, online and episodic learning, job scheduling."""
     return together(PARTS, settings)
 
 
@@ -92,7 +92,7 @@ def alpha(settings: Settings) -> Outcome:
 
 
 def online(settings: Settings) -> Outcome:
-    """One trajectory of 1e6 steps, both sets of step sizes, ``imcg(.1)`` with four players."""
+    """Part ``npg-online``: one trajectory of 1e6 steps, both sets of step sizes, on ``imcg(.1)`` with four players."""
     game, seeds = imcg(0.1, players=4).game, settings.range(16, quick=6)
     checks, curves = [], {}
     for name, (schedule, published, published_slope) in ONLINE.items():

@@ -50,7 +50,7 @@ def plot_regret(figure: Any, curves: Mapping[str, tuple[Any, Any]], rate: float,
 
 
 def plot_jobs(figure: Any, paths: Mapping[float, Mapping[int, float]]) -> None:
-    """Exact gap over rounds, by step size."""
+    """Plot the exact Nash gap over rounds of the job-scheduling game, by step size."""
     axes = figure.subplots()
     for eta, path in paths.items():
         rounds = np.array(list(path))

@@ -105,7 +105,7 @@ def _with_slack(outcome: Outcome, settings: Settings) -> Outcome:
 
 
 def weight(delay: int, tau: float) -> float:
-    """The age weight of one delay."""
+    """RAC's age weight of a residual that arrives ``delay`` steps late, with time constant ``tau``."""
     return float(age_weight(torch.tensor(float(delay), dtype=torch.float64), tau))
 
 

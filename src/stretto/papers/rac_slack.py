@@ -44,7 +44,7 @@ RHO_BARS = (1.0, 1.2, 2.0, 5.0)
 
 
 def slack(settings: Settings) -> Outcome:
-    """The six experiments."""
+    """The checks of the slack's formulas: mass, bias, queue, waiting, soft policies, and learning with late rewards."""
     mass = arrival_mass(Q, PHI)
     factors = _factors(mass)
     slacks = np.linspace(0, 1, 21)

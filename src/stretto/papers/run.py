@@ -28,7 +28,7 @@ class Verdict:
     figure: str | None
 
     def record(self) -> dict[str, Any]:
-        """The JSON object that scripts read."""
+        """The verdict as the JSON object that scripts read."""
         checks = self.outcome.checks
         return {
             "paper": self.paper.name,
@@ -93,7 +93,7 @@ def reproduce_all(
 
 
 def save_figure(fill: Callable[[Any], None], path: Path) -> Path:
-    """Write what ``fill(figure)`` draws."""
+    """Write the PNG of what ``fill(figure)`` plots to ``path``; returns it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -106,7 +106,7 @@ def save_figure(fill: Callable[[Any], None], path: Path) -> Path:
 
 
 def table(verdicts: Iterable[Verdict]) -> str:
-    """Markdown: a line per check."""
+    """A Markdown table of all checks of all ``verdicts``, one line each."""
     lines = ["| paper | what | published | ours | condition | verdict |", "| --- | --- | --- | --- | --- | --- |"]
     for verdict in verdicts:
         for check in verdict.outcome.checks:
@@ -117,14 +117,14 @@ def table(verdicts: Iterable[Verdict]) -> str:
 
 
 def word(check: Check) -> str:
-    """``pass``, ``FAIL``, ``not reproduced`` or ``reported``."""
+    """The verdict on a check: ``pass``, ``FAIL``, ``not reproduced`` or ``reported``."""
     if check.passed is None:
         return "not reproduced" if check.absent else "reported"
     return "pass" if check.passed else "FAIL"
 
 
 def text(value: Any) -> str:
-    """A figure for people: four significant digits."""
+    """``value`` (a number, or lists and dicts of them) for people: four significant digits."""
     if value is None:
         return ""
     if isinstance(value, bool | str):

@@ -56,7 +56,7 @@ def methods() -> dict[str, Any]:
 
 
 def properties(kernel: str, first_seed: int, batches: int = 200) -> list[Check]:
-    """Tokens that break Proposition 4.1, over all batches."""
+    """Checks of Proposition 4.1: how many tokens of all random batches break each property."""
     sat, nominal = methods()[f"sat-{kernel}"], methods()["ppo"]
     broken: Counter[str] = Counter()
     intercepted = 0
@@ -82,7 +82,7 @@ def plan(lag: int, rate: float, epochs: int) -> Plan:
 
 
 def learn(name: str, lag: int, rate: float, seed: int, epochs: int = 2) -> tuple[Curve, Probe]:
-    """A whole run with one method."""
+    """One training run of ``sat`` or ``ppo`` at one lag, watched by a probe."""
     probe = Probe(methods()[name])
     return train(World(seed=seed), probe, plan(lag, rate, epochs), seed=seed), probe
 
@@ -105,7 +105,7 @@ def paired(lag: int, rate: float, seed: int, epochs: int = 2) -> dict[str, float
 
 
 def learning(runs: Runs, lag: int, far: dict[str, float]) -> list[Check]:
-    """One lag: divergence, outward mass, radius and return."""
+    """Checks at one lag: divergence, outward mass, radius and return."""
     outward, final = (
         {name: float(np.mean([pick(run) for run in runs[lag, name]])) for name in methods()}
         for pick in (lambda run: np.mean(run[1].outward), lambda run: run[0].final)
@@ -126,7 +126,7 @@ def learning(runs: Runs, lag: int, far: dict[str, float]) -> list[Check]:
 
 
 def synchronous(seed: int) -> list[Check]:
-    """Without lag, one epoch leaves every ratio at 1; further ones don't."""
+    """Checks that without lag one epoch leaves every ratio at 1, and further ones don't."""
     off = {}
     for epochs in (1, 4):
         j = {name: learn(name, 0, 1.0, seed, epochs)[0].j for name in methods()}
@@ -139,7 +139,7 @@ def synchronous(seed: int) -> list[Check]:
 
 
 def plot_figure(figure: Any, runs: Runs, far: Far) -> None:
-    """Divergence, outward mass and return by lag."""
+    """Plot divergence, outward mass and return by lag."""
     pictures = {
         "KL(mu||pi) per window, nats": lambda name, lag: far[1.0, lag][name],
         "outward-update mass": lambda name, lag: np.mean([np.mean(p.outward) for _, p in runs[lag, name]]),

@@ -15,7 +15,7 @@ _ARM = re.compile(r"(?:(?P<label>[^=\[\]]+)=)?(?P<name>[^=\[\]]+)(?:\[(?P<option
 
 @dataclass(frozen=True)
 class Arm:
-    """An objective with options; ``label`` names it in tables and figures."""
+    """One side of a comparison: an objective with options; ``label`` names it in tables and figures."""
 
     label: str
     name: str
@@ -44,7 +44,7 @@ def parse_arms(text: str) -> list[Arm]:
 
 
 def parse_numbers(text: str, option: str) -> list[int]:
-    """``0,1,8`` as distinct integers from 0."""
+    """The distinct integers >= 0 in a text such as ``0,1,8``; ``ConfigError`` for another text."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:

@@ -31,7 +31,7 @@ class Calibration:
     trials: list[Trial]
 
     def as_json(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The calibration as the JSON object that ``--json`` prints."""
         return {
             "rate": self.rate, "sync_interval": self.sync_interval, "horizon": self.horizon, "safety": self.safety,
             "interval_budget": self.laws.interval_budget, "horizon_budget": self.laws.horizon_budget,

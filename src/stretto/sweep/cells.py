@@ -40,7 +40,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its directory."""
+        """Name of the cell's run directory."""
         readable = "-".join(f"{k}{v}" for k, v in self.key.items())
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in readable)
         digest = hashlib.sha256(json.dumps([self.key, self.settings], sort_keys=True).encode()).hexdigest()

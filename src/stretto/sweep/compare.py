@@ -43,7 +43,7 @@ class Point:
 
     @property
     def mostly_collapsed(self) -> bool:
-        """More than half of the seeds."""
+        """Whether more than half of the seeds collapsed."""
         return 2 * self.collapsed > self.seeds
 
 
@@ -59,7 +59,7 @@ class Comparison:
     records: list[dict[str, Any]]
 
     def point(self, arm: str, lag: int) -> Point:
-        """That of one objective at one lag."""
+        """The point of one objective at one lag."""
         return next(p for p in self.points if (p.arm, p.lag) == (arm, lag))
 
     def verdicts(self) -> dict[str, str]:
@@ -78,7 +78,7 @@ class Comparison:
         return out
 
     def as_json(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The comparison as the JSON object that ``--json`` prints."""
         return {
             "recipe": self.source,
             "lags": self.lags,
@@ -166,7 +166,8 @@ def _point(arm: str, lag: int, records: Sequence[dict[str, Any]]) -> Point:
 
 
 def final_accuracy(record: dict[str, Any]) -> float:
-    """That of the last evaluation; 0 for a run that ended with an error, whatever it was before."""
+    """Accuracy of the last evaluation of a run's ``record``; 0 for a run that ended with an error, whatever it was
+    before."""
     return 0.0 if "error" in record or not record["accuracy"] else float(record["accuracy"][-1][1])
 
 

@@ -14,7 +14,7 @@ from stretto.sweep.compare import Comparison
 
 
 def svg(fill: Callable[[Any], None], width: float, height: float) -> str:
-    """What ``fill(figure)`` draws, as an SVG element for a page."""
+    """What ``fill(figure)`` plots, as the text of an SVG element for an HTML page."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ def svg(fill: Callable[[Any], None], width: float, height: float) -> str:
 
 
 def colours(comparison: Comparison) -> dict[str, Any]:
-    """One colour per objective."""
+    """One colour for each objective, by label."""
     from matplotlib import colormaps
 
     palette = colormaps["tab20"].colors  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def curves(comparison: Comparison, figure: Any) -> None:
 
 
 def collapse_map(comparison: Comparison, figure: Any) -> None:
-    """Share of seeds that collapsed, objectives against lags."""
+    """Plot the share of seeds that collapsed, objectives against lags."""
     axes = figure.subplots()
     points = [[comparison.point(arm.label, lag) for lag in comparison.lags] for arm in comparison.arms]
     share = np.array([[p.collapsed / p.seeds for p in row] for row in points])

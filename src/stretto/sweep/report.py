@@ -18,7 +18,7 @@ pre{overflow-x:auto;padding:.6rem}.bad{background:#fbe3e0}svg{max-width:100%;hei
 
 
 def write_report(comparison: Comparison, command: Sequence[str], path: Path) -> Path:
-    """Write the page; nothing in it is loaded from elsewhere."""
+    """Write the comparison as one HTML page that loads nothing from elsewhere."""
     arms, lags = len(comparison.arms), len(comparison.lags)
     rows = "".join(_row(comparison, arm.label) for arm in comparison.arms)
     head = "".join(f"<th>lag {lag}</th>" for lag in comparison.lags)
@@ -50,7 +50,7 @@ def write_report(comparison: Comparison, command: Sequence[str], path: Path) -> 
 
 
 def markdown(comparison: Comparison) -> str:
-    """The table of final accuracies for a page of documentation."""
+    """The final accuracies as a Markdown table, for a page of documentation."""
     lines = [
         "| objective | " + " | ".join(f"lag {lag}" for lag in comparison.lags) + " | verdict |",
         "| --- |" + " --- |" * (len(comparison.lags) + 1),

@@ -84,7 +84,7 @@ def number(
 
 
 def of_type(where: str, **given: tuple[Any, type]) -> None:
-    """``ConfigError`` unless each named value is of its type."""
+    """Raise ``ConfigError`` unless each named value is of its type: ``of_type("train", market=(market, Market))``."""
     for name, (value, kind) in given.items():
         if not isinstance(value, kind):
             raise ConfigError(f"{where}: {name} must be of type {kind.__name__}; got {type(value).__name__}")
@@ -104,7 +104,8 @@ def discount(where: str, gamma: Any) -> float:
 
 
 def index_in(where: str, name: str, value: Any, count: int) -> int:
-    """``value`` as one of 0 .. ``count`` - 1; else ``ConfigError``."""
+    """``value`` as an int in 0 .. ``count`` - 1, such as a state, action or player. ``ConfigError`` if it isn't one of
+    them."""
     return int(number(where, name, value, 0, count - 1, whole=True))
 
 

@@ -46,7 +46,7 @@ def mixing_time(transitions: Any, level: float = 0.25) -> int:
 
 
 def hitting_times(transitions: Any) -> Floats:
-    """[S,S]: expected steps from the row's state until the column's (0 on the diagonal); a linear solve a column.
+    """Expected steps [S,S] from the row's state until the column's (0 on the diagonal), by a linear solve a column.
     ``ConfigError`` for a reducible chain."""
     p, _ = _irreducible("hitting_times", transitions)
     out = np.zeros_like(p)
@@ -58,7 +58,8 @@ def hitting_times(transitions: Any) -> Floats:
 
 
 def time_reversal(transitions: Any) -> Floats:
-    """[S,S]: the chain run backwards, mu_y P[y,x] / mu_x. ``ConfigError`` for a reducible chain."""
+    """Transition probabilities [S,S] of the chain run backwards, mu_y P[y,x] / mu_x. ``ConfigError`` for a reducible
+    chain."""
     p, where = _irreducible("time_reversal", transitions)
     mu = _stationary(p, where)
     return np.asarray(mu * p.T / mu[:, None])

@@ -33,7 +33,7 @@ def key(seed: int, stream: int) -> np.uint64:
 
 @njit(cache=True, inline="always")
 def uniform(key: np.uint64, i: int) -> float:
-    """Draw ``i`` >= 0 of a key: uniform on [0, 1), a multiple of 2^-53."""
+    """Random number ``i`` >= 0 of a key: uniform on [0, 1), a multiple of 2^-53."""
     # a key that has been through Python comes back as a signed number
     return np.float64(next64(np.uint64(key) + np.uint64(i) * _GOLDEN) >> _S11) * _UNIT
 
@@ -47,7 +47,7 @@ def normal(key: np.uint64, i: int) -> float:
 
 @njit(cache=True)
 def uniforms(key: np.uint64, n: int, start: int = 0) -> NDArray[np.float64]:
-    """Draws ``start`` .. ``start + n - 1`` [n], equal to ``uniform`` of each."""
+    """Random numbers ``start`` .. ``start + n - 1`` of a key as an array [n]; each equals ``uniform(key, i)``."""
     out = np.empty(n)
     for i in range(n):
         out[i] = uniform(key, start + i)
@@ -56,7 +56,8 @@ def uniforms(key: np.uint64, n: int, start: int = 0) -> NDArray[np.float64]:
 
 @njit(cache=True)
 def normals(key: np.uint64, n: int, start: int = 0) -> NDArray[np.float64]:
-    """Draws ``start`` .. ``start + n - 1`` [n], equal to ``normal`` of each."""
+    """Standard normal numbers ``start`` .. ``start + n - 1`` of a key as an array [n]; each equals ``normal(key,
+    i)``."""
     out = np.empty(n)
     for i in range(n):
         out[i] = normal(key, start + i)

@@ -43,7 +43,7 @@ class Delays:
 
     @property
     def whole(self) -> bool:
-        """Every delay is a whole number."""
+        """Whether every delay of this law is a whole number of steps, as loops that count steps need."""
         return self.law in ("geometric", "poisson") or (self.law == "constant" and self.mean == int(self.mean))
 
     def sample(self, step: int, size: int) -> NDArray[np.int64]:
@@ -55,7 +55,8 @@ class Delays:
         return self._values(int(number("Delays.sample", "step", step, 0, whole=True)), size).astype(np.int64)
 
     def of(self, item: int) -> float:
-        """The delay of item number ``item`` >= 0: a function of (seed, item) alone."""
+        """The delay of item number ``item`` >= 0, in the unit of ``mean``: a function of (seed, item) alone.
+        ``ConfigError`` for a negative item."""
         if item < 0:
             raise ConfigError(f"Delays.of: item = {item} must be >= 0")
         if self.law == "constant":
@@ -63,11 +64,12 @@ class Delays:
         return float(self.block(item // _BLOCK)[item % _BLOCK])
 
     def block(self, number: int) -> Floats:
-        """The delays of items 1024 ``number`` .. 1024 ``number`` + 1023."""
+        """The delays [1024] of items 1024 ``number`` .. 1024 ``number`` + 1023; ``of`` gives the same ones one at a
+        time."""
         return self._values(number, _BLOCK, _STREAM + 1)
 
     def first(self, items: int) -> Floats:
-        """The delays of items 0 .. ``items`` - 1, for compiled loops."""
+        """The delays [items] of items 0 .. ``items`` - 1 as one array, for compiled loops."""
         items = int(number("Delays.first", "items", items, 0, whole=True))
         blocks = [self.block(b) for b in range(-(-items // _BLOCK))]
         return np.concatenate([*blocks, np.empty(0)])[:items]
@@ -106,7 +108,7 @@ class DelayLine(Generic[Item]):
 
     @property
     def pending(self) -> int:
-        """Items that wait."""
+        """How many pushed items have neither been given out nor expired."""
         return len(self._waiting)
 
     def push(self, t: float, item: Item, delay: float | None = None) -> None:

@@ -30,7 +30,7 @@ class TabularEnv(gymnasium.Env[Any, Any]):
         self.steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        """First state from ``mdp.start``; ``options``: {"state": s} starts there."""
+        """Start in a state sampled from ``mdp.start``, or in s with ``options={"state": s}``; returns (state, {})."""
         super().reset(seed=seed)
         given = (options or {}).get("state")
         self.steps = 0

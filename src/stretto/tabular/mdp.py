@@ -43,22 +43,22 @@ class MDP:
 
     @property
     def states(self) -> int:
-        """S."""
+        """S, the number of states."""
         return self.transitions.shape[0]
 
     @property
     def actions(self) -> int:
-        """A."""
+        """A, the number of actions, the same in every state."""
         return self.transitions.shape[1]
 
 
 def uniform_policy(mdp: MDP) -> Floats:
-    """[S,A], all actions alike."""
+    """The policy [S,A] that takes every action with probability 1/A."""
     return np.full((mdp.states, mdp.actions), 1 / mdp.actions)
 
 
 def deterministic(choice: Ints, actions: int) -> Floats:
-    """[S,A]: the policy that takes action ``choice`` [S]; ``ConfigError`` unless they are whole numbers below
+    """The policy [S,A] that always takes action ``choice`` [S]; ``ConfigError`` unless they are whole numbers below
     ``actions``."""
     count = int(number("deterministic", "actions", actions, 1, whole=True))
     chosen = array("deterministic", "choice", choice, (None,))
@@ -74,7 +74,7 @@ def chain(mdp: MDP, policy: Any) -> tuple[Floats, Floats]:
 
 
 def policy_value(mdp: MDP, policy: Any) -> Floats:
-    """V [S] of ``policy`` [S,A]: (I - gamma P) V = r."""
+    """Exact value V [S] of ``policy`` [S,A], the expected discounted reward from each state: (I - gamma P) V = r."""
     transitions, rewards = chain(mdp, policy)
     return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * transitions, rewards))
 

@@ -8,6 +8,6 @@ from stretto.tabular.arguments import Floats
 
 
 def softmax(logits: Floats) -> Floats:
-    """exp(logits) over its sum, along the last axis."""
+    """Probabilities [...] of ``logits`` [...]: exp(logits) over its sum along the last axis."""
     p = np.exp(logits - logits.max(-1, keepdims=True))
     return np.asarray(p / p.sum(-1, keepdims=True))

@@ -39,11 +39,11 @@ class ForagingEnv(ParallelEnv):
         self._observation, self._action = Discrete(self.world.observations), Discrete(len(ACTIONS))
 
     def observation_space(self, agent: str) -> Discrete:
-        """The same for both."""
+        """``Discrete``: the numbers of ``Foraging.observe``, the same for both foragers."""
         return self._observation
 
     def action_space(self, agent: str) -> Discrete:
-        """``ACTIONS``, by number; the same for both."""
+        """``Discrete(5)``: the place in ``ACTIONS`` (stay and four directions), the same for both foragers."""
         return self._action
 
     def reset(
@@ -62,7 +62,8 @@ class ForagingEnv(ParallelEnv):
     def step(
         self, actions: dict[str, int]
     ) -> tuple[dict[str, int], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """Both act at once. ``ConfigError`` for an action that isn't one."""
+        """Both foragers act at once: (observations, rewards, terminations, truncations, infos), each by agent.
+        ``ConfigError`` for an action that isn't in the action space."""
         got = self.field.step([int(actions[a]) for a in self.agents])
         self._steps += 1
         seen = self._observations()
@@ -78,7 +79,7 @@ class ForagingEnv(ParallelEnv):
         return seen, rewards, ends, cuts, infos
 
     def state(self) -> NDArray[np.int64]:
-        """[z, arm, cell 0, cell 1, food of each cell]: for the strategist alone."""
+        """What the strategist sees, and foragers don't: an int array [z, arm, cell 0, cell 1, food of each cell]."""
         return np.array([self.field.z, self.field.arm, *self.field.cells, *self.field.food], np.int64)
 
     def _season(self) -> None:

@@ -51,31 +51,32 @@ class Mini:
 
     @property
     def rewards(self) -> Floats:
-        """Mean pay [Z, M] at full skill."""
+        """Mean pay [Z, M] of each arm in each season once tactical skill is full."""
         return self.base + self.coupling * self.gain
 
     def policy(self, theta: ArrayLike) -> Floats:
-        """softmax [Z, M] of ``theta`` [Z, M]."""
+        """Probabilities [Z, M] of the arms in each season: the softmax of ``theta`` [Z, M]."""
         logits = array("Mini.policy", "theta", theta, self.base.shape)
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True)
 
     def value(self, theta: ArrayLike) -> float:
-        """J."""
+        """J: expected pay of the strategist ``theta`` [Z, M] at full skill, all seasons alike."""
         return float((self.policy(theta) * self.rewards).sum(-1).mean())
 
     def best(self) -> float:
-        """J* = mean_z max_m r."""
+        """J*, the largest expected pay at full skill: the mean over seasons of the best arm's."""
         return float(self.rewards.max(-1).mean())
 
     def gradient(self, theta: ArrayLike) -> Floats:
-        """dJ/dtheta [Z, M]; each season's row sums to 0."""
+        """Exact gradient dJ/dtheta [Z, M] of ``value``; each season's row sums to 0."""
         p = self.policy(theta)
         mean = (p * self.rewards).sum(-1, keepdims=True)
         return p * (self.rewards - mean) / len(p)
 
     def skill(self, visits: ArrayLike) -> Floats:
-        """The tactical skill [Z, M] after ``visits`` [Z, M]."""
+        """What tactical skill adds to each arm's pay [Z, M] after ``visits`` [Z, M]: it approaches ``gain`` at
+        ``rate``."""
         n = array("Mini.skill", "visits", visits, self.base.shape)
         return self.gain * (1.0 - (1.0 - self.rate) ** n)
 
@@ -104,7 +105,8 @@ class Mini:
 
 
 def mini(seed: int = 0, seasons: int = 2, arms: int = 8, coupling: float = 1.0) -> Mini:
-    """Pay and gain drawn uniform on [0, 1): first ``base``, then ``gain``."""
+    """A random small model: pay ``base`` and then ``gain``, both [seasons, arms], uniform on [0, 1) from
+    ``default_rng(seed)``."""
     rng = np.random.default_rng(int(number("mini", "seed", seed, 0, whole=True)))
     shape = (int(number("mini", "seasons", seasons, 1, whole=True)), int(number("mini", "arms", arms, 2, whole=True)))
     return Mini(rng.random(shape), rng.random(shape), coupling)

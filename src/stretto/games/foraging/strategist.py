@@ -26,7 +26,8 @@ def overlap(shares: ArrayLike) -> float:
 
 
 def strategic_reward(shares: ArrayLike, food: float, steps: int, coupling: float) -> float:
-    """R_S of a period of ``steps`` steps in which both together ate ``food``."""
+    """The strategist's reward of a period of ``steps`` steps in which both foragers together ate ``food``: 1 - overlap
+    of their ``shares`` [2, quadrants] + coupling food / steps."""
     return 1.0 - overlap(shares) + coupling * food / number("strategic_reward", "steps", steps, 1, whole=True)
 
 
@@ -45,7 +46,7 @@ class Strategist:
         self.blocks = self.seen = 0
 
     def policy(self, z: int) -> NDArray[np.float64]:
-        """The probabilities [arms] in state ``z``."""
+        """Probabilities [arms] of the joint assignments in global state ``z``."""
         top = max(self.theta[z])
         weights = np.array([math.exp(x - top) for x in self.theta[z]])
         total = 0.0
@@ -54,7 +55,7 @@ class Strategist:
         return weights / total
 
     def choose(self, z: int, u: float) -> int:
-        """The arm that ``u`` in [0, 1) picks."""
+        """The joint assignment in 0 .. arms - 1 that ``u`` in [0, 1) picks in global state ``z``."""
         total = 0.0
         p = self.policy(z)
         for arm, share in enumerate(p):
@@ -64,7 +65,8 @@ class Strategist:
         return len(p) - 1  # the shares add up to a little less than 1
 
     def note(self, z: int, arm: int, reward: float) -> None:
-        """A period's outcome; moves the baseline, not theta."""
+        """Take in a period's outcome: it moves the baseline of ``z`` at once, theta only at ``update``. ``ConfigError``
+        for a state or arm that doesn't exist."""
         number("Strategist.note", "z", z, 0, len(self.theta) - 1, whole=True)
         number("Strategist.note", "arm", arm, 0, self.theta.shape[1] - 1, whole=True)
         number("Strategist.note", "reward", reward)

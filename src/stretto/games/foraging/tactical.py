@@ -44,7 +44,8 @@ class TacticalLearner:
         return np.zeros(self.actions) if row is None else row
 
     def greedy(self, observation: Hashable, u: float | None = None) -> int:
-        """The best action; ``u`` in [0, 1) breaks ties (drawn if None)."""
+        """The action of the largest Q at ``observation``; ``u`` in [0, 1) picks among equals (None: the learner's own
+        random number)."""
         q = self.values(observation)
         best = np.flatnonzero(q == q.max())
         return int(best[int((self._rng.random() if u is None else u) * len(best))])

@@ -64,7 +64,8 @@ class Runs:
     values: Floats
 
     def curve(self, name: str, first: int = 20, last: int = 60) -> tuple[float, float]:
-        """Mean over seeds of ``name`` in the first and in the last so many blocks."""
+        """(early, late): means over seeds of the record ``name`` (food, overlap or rich) in the ``first`` and in the
+        ``last`` blocks."""
         y = getattr(self, name)
         return float(y[:, :first].mean()), float(y[:, -last:].mean())
 
@@ -73,7 +74,7 @@ class Runs:
         return [split(int(arm)) for arm in self.theta.argmax(-1).ravel()]
 
     def split_share(self) -> float:
-        """Share of seeds x seasons whose most likely assignment names two quadrants."""
+        """Share of (seed, season) pairs whose most likely assignment sends the foragers to two different quadrants."""
         return float(np.mean([a != b for a, b in self.plans()]))
 
     def rich_pairs(self) -> float:
@@ -82,7 +83,7 @@ class Runs:
 
 
 def empty(world: Foraging, training: Training, seeds: int) -> dict[str, Any]:
-    """Zeroed arrays of ``Runs`` for ``seeds`` runs."""
+    """Arrays of zeros for the fields of ``Runs``, for ``seeds`` runs; the loops fill them."""
     out: dict[str, Any] = {name: np.zeros((seeds, training.blocks)) for name in ("food", "overlap", "rich")}
     out["theta"] = np.zeros((seeds, 2, 16))
     out["visits"] = np.zeros((seeds, 2, 2, world.cells), np.int64)

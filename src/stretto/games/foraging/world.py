@@ -70,30 +70,31 @@ class Foraging:
 
     @property
     def cells(self) -> int:
-        """Cells of the grid."""
+        """C, the number of cells of the grid."""
         return self.side * self.side
 
     @property
     def observations(self) -> int:
-        """Tactical observations: cells x guided quadrants x food patterns."""
+        """How many tactical observations there are: cells x guided quadrants x patterns of food next door."""
         return self.cells * QUADRANTS * BITS
 
     @property
     def steps(self) -> int:
-        """Steps an episode."""
+        """Steps of an episode: ``period`` times ``periods``."""
         return self.period * self.periods
 
     def start(self, first: float, second: float) -> tuple[int, int]:
-        """Two distinct cells, uniform, from two uniforms on [0, 1)."""
+        """Two distinct cells, uniform over all pairs, from two uniforms on [0, 1)."""
         a, b = int(first * self.cells), int(second * (self.cells - 1))
         return a, b + (b >= a)
 
     def scatter(self, season: int, uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Food [C] of a period, from ``uniforms`` [C]."""
+        """Where food grows at the start of a period of ``season``, bool [C], from ``uniforms`` [C]."""
         return uniforms < self.tables.chance[season]
 
     def move(self, cells: Sequence[int], actions: Sequence[int]) -> tuple[int, int]:
-        """Where both foragers are after both move at once."""
+        """The cells of both foragers after they take ``actions`` at once from ``cells``; the same target, or a swap,
+        leaves both in place."""
         a, b = (int(self.tables.target[cell, action]) for cell, action in zip(cells, actions, strict=True))
         if a == b or (a == cells[1] and b == cells[0]):
             return cells[0], cells[1]
@@ -109,7 +110,7 @@ class Foraging:
 
 
 class Step(NamedTuple):
-    """What a step gave each forager: ``food`` eaten (0 or 1), ``shaping``."""
+    """What a step gave the two foragers: ``food`` eaten (0 or 1) and ``shaping`` reward, one each."""
 
     food: tuple[int, int]
     shaping: tuple[float, float]
@@ -129,7 +130,7 @@ class Field:
         self.shares: Ints = np.zeros((FORAGERS, QUADRANTS), np.int64)
 
     def begin(self, cells: Sequence[int]) -> None:
-        """Put the foragers on two distinct cells."""
+        """Begin an episode with the foragers on two distinct ``cells``; else ``ConfigError``."""
         for i, cell in enumerate(cells):
             number("Field.begin", f"cells[{i}]", cell, 0, self.world.cells - 1, whole=True)
         if len(cells) != FORAGERS or cells[0] == cells[1]:
@@ -150,7 +151,7 @@ class Field:
         self.shares = np.zeros((FORAGERS, QUADRANTS), np.int64)
 
     def guided(self, i: int) -> int:
-        """The quadrant that forager ``i`` is sent to."""
+        """The quadrant, 0 .. 3, that this period's assignment sends forager ``i`` to."""
         return split(self.arm)[i]
 
     def observe(self, i: int, guided: bool = True) -> int:
@@ -177,7 +178,7 @@ class Field:
 
 
 def split(arm: int) -> tuple[int, int]:
-    """The quadrants that a joint assignment sends forager 0 and forager 1 to."""
+    """The quadrants (of forager 0, of forager 1) that the joint assignment ``arm`` in 0 .. 15 stands for."""
     return arm // QUADRANTS, arm % QUADRANTS
 
 

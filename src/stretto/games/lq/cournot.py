@@ -78,11 +78,11 @@ class Cournot:
 
     @property
     def costs(self) -> tuple[Floats, Floats]:
-        """c and k, each [firms]."""
+        """The cost parameters (c, k) as arrays, each [firms]."""
         return np.array(self.c), np.array(self.k)
 
     def game(self) -> LQGame:
-        """The market as a game on x = (1, p), costs = -profits."""
+        """The market as a linear-quadratic game with state x = (1, p), whose costs are minus the profits."""
         A = np.array([[1.0, 0.0], [self.s * self.a, 1 - self.s]])
         B = [np.array([[0.0], [-self.s * self.b]])] * self.firms
         return from_own_costs(A, B, [self._own(*ck) for ck in zip(*self.costs, strict=True)], self.beta,
@@ -104,23 +104,25 @@ class Cournot:
         return np.asarray(paid * q - c * q - k / 2 * q * q)
 
     def quantities(self, gains: Any, p: float) -> Floats:
-        """q = -(K0 + K1 p) within [0, q_max], [firms]; ``gains`` [firms, 2]."""
+        """Quantities [firms] at price ``p`` under ``gains`` [firms, 2]: -(K0 + K1 p), kept within [0, q_max]."""
         K, p = array("Cournot.quantities", "gains", gains, (self.firms, 2)), number("Cournot.quantities", "p", p)
         return np.clip(-(K[:, 0] + K[:, 1] * p), 0, self.q_max)
 
 
 def nash_gains(model: Cournot, **options: Any) -> Floats:
-    """(K0, K1) of each firm [firms, 2] at the Nash equilibrium; ``options`` go to ``riccati.nash``."""
+    """Gains (K0, K1) of each firm [firms, 2] at the Nash equilibrium, q = -(K0 + K1 p); ``options`` go to
+    ``riccati.nash``."""
     return stacked(nash(model.game(), **options))
 
 
 def stacked(found: Equilibrium) -> Floats:
-    """The gains of an equilibrium of a market [firms, 2]."""
+    """The players' gains of a market's equilibrium as one array [firms, 2] of (K0, K1)."""
     return np.vstack(found.gains)
 
 
 def price_root(model: Cournot, gains: Any) -> float:
-    """1 - s + s b sum_j K1_j: the price is an AR(1) with it."""
+    """The factor 1 - s + s b sum_j K1_j by which the price's deviation from its mean shrinks a step under linear
+    policies ``gains`` [firms, 2] (the price is an AR(1))."""
     K = array("price_root", "gains", gains, (model.firms, 2))
     return float(1 - model.s + model.s * model.b * K[:, 1].sum())
 
@@ -135,7 +137,7 @@ def steady_price(model: Cournot, gains: Any) -> float:
 
 
 def steady_quantities(model: Cournot, gains: Any) -> Floats:
-    """Mean quantities [firms] under linear policies, bounds ignored."""
+    """Mean quantity [firms] of each firm under linear policies ``gains`` [firms, 2], bounds on quantities ignored."""
     K = array("steady_quantities", "gains", gains, (model.firms, 2))
     return np.asarray(-(K[:, 0] + K[:, 1] * steady_price(model, K)))
 

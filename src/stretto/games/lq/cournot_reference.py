@@ -16,7 +16,7 @@ from stretto.tabular.counter import key, normals, uniforms
 
 
 class Firm:
-    """One firm: its gain, its sums, and when it updates."""
+    """One firm of the plain loop: its gain (K0, K1), its regression sums, and when it explores and updates."""
 
     def __init__(self, learners: Learners, gain: Floats, period: int, chance: float, c: float, k: float) -> None:
         self.options, self.c, self.k = learners, c, k
@@ -25,7 +25,7 @@ class Firm:
         self.now, self.old = np.zeros(SUMS), np.zeros(SUMS)
 
     def quantity(self, p: float, q_max: float, explores: bool, u: float) -> float:
-        """What it makes at price ``p``; ``u`` in [0, 1) says where it explores."""
+        """The quantity that it makes at price ``p``; where it ``explores``, ``u`` in [0, 1) says how much."""
         greedy = min(max(-(self.K0 + self.K1 * p), 0.0), q_max)
         if not explores:
             return greedy
@@ -57,7 +57,8 @@ def reference(
     gains: Any | None = None,
     frozen: Sequence[int] = (),
 ) -> Learned:
-    """``cournot_least_squares`` of one ``seed``, step by step."""
+    """``cournot_least_squares`` of one ``seed`` in plain Python, step by step: what the compiled loop must agree with,
+    bit for bit."""
     inputs = prepare("reference", model, learners, steps, checkpoints, gains, frozen)
     _, _, rates, periods, chances, learns, c, k, marks, first = inputs
     seed, n = int(distinct_seeds("reference", [seed])[0]), model.firms

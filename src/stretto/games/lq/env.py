@@ -37,15 +37,15 @@ class CournotMarket(ParallelEnv[str, Floats, Floats]):
         self.price, self.output, self.steps = model.a / 2, 0.0, 0
 
     def observation_space(self, agent: str) -> Any:
-        """The price, and the total output if it is published."""
+        """``Box``: the price, and the total output of the step before if it is published."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> Any:
-        """Quantities."""
+        """``Box`` [1]: a quantity in [0, q_max]."""
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Floats], Any]:
-        """Price a/2, or ``options["price"]``."""
+        """Start at the price a/2, or at ``options={"price": p}``; returns (observations, infos) by agent."""
         if seed is None:
             chosen = int(self.rng.integers(2**31))
         else:

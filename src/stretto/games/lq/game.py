@@ -82,17 +82,18 @@ class LQGame:
 
     @property
     def players(self) -> int:
-        """How many."""
+        """N, the number of players."""
         return len(self.B)
 
     def where(self, player: int) -> slice:
-        """Where ``player``'s actions stand in u."""
+        """The slice of the joint action u that is ``player``'s own; ``ConfigError`` for a player that doesn't exist."""
         player = index_in("LQGame", "player", player, self.players)
         start = sum(b.shape[1] for b in self.B[:player])
         return slice(start, start + self.B[player].shape[1])
 
     def gains(self, gains: Sequence[Any], where: str = "gains") -> tuple[Floats, ...]:
-        """One K_j [m_j, n] a player, checked."""
+        """``gains``, one K_j [m_j, n] a player, as float64 arrays of the right shapes; else ``ConfigError``, which
+        names ``where``."""
         if len(gains) != self.players:
             raise ConfigError(f"{where}: gains holds {len(gains)} matrices for {self.players} players")
         n = len(self.A)
@@ -117,7 +118,7 @@ class LQGame:
         )
 
     def closed_loop(self, gains: Sequence[Any]) -> Floats:
-        """A - sum_j B_j K_j [n, n]."""
+        """The matrix A - sum_j B_j K_j [n, n] that moves the state when all players follow u_j = -K_j x."""
         return np.asarray(self.A - np.hstack(self.B) @ np.vstack(self.gains(gains, "LQGame.closed_loop")))
 
 

@@ -64,7 +64,8 @@ class Player:
             self.F = self.forget * self.F + np.outer(x, y - self.shown @ own)
 
     def fit(self) -> tuple[Floats, Floats]:
-        """The model (A, B) of x' = A x + B u_i, least squares with a ridge."""
+        """The player's present model (A [n, n], B [n, m]) of x' = A x + B u_i, by least squares with a ridge over what
+        it has observed."""
         n = len(self.F)
         G = self.G + self.ridge * np.eye(len(self.G))
         model = np.asarray(np.linalg.solve(G, self.H).T, np.float64)

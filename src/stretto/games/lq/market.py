@@ -64,11 +64,11 @@ class Learners:
         object.__setattr__(self, "periods", tuple(int(x) for x in periods))
 
     def gaps(self, firms: int) -> tuple[Any, Floats]:
-        """``gaps_of`` these periods and this clock."""
+        """When ``firms`` firms update: ``gaps_of`` these periods and this clock."""
         return gaps_of("Learners", self.periods, self.clock, firms)
 
     def exploration(self, steps: int) -> Floats:
-        """The chance to explore [steps]."""
+        """Probability [steps] that a firm explores at each step."""
         t = np.arange(steps, dtype=float)
         with np.errstate(divide="ignore"):
             rates = np.minimum(1.0, self.e0 * t**-self.nu) if self.e0 else np.zeros(steps)
@@ -94,12 +94,12 @@ class Learned:
 
     @property
     def profit(self) -> Floats:
-        """Industry profit a step [seeds]."""
+        """Industry profit, the sum over firms, mean per step [seeds]."""
         return np.asarray(self.profits.sum(1))
 
     @property
     def total(self) -> Floats:
-        """Profit plus consumer surplus [seeds]."""
+        """Total surplus, industry profit plus consumer surplus, mean per step [seeds]."""
         return np.asarray(self.profit + self.consumer)
 
     def errors(self, target: Any | None = None) -> Floats:

@@ -59,7 +59,8 @@ def solve3(
 
 @njit(cache=True)
 def solve2(n: float, x: float, xx: float, h0: float, h1: float) -> tuple[float, float]:
-    """z of [[n, x], [x, xx]] z = h; NaN as above."""
+    """The solution (z0, z1) of [[n, x], [x, xx]] z = h for a positive definite matrix; NaN if rounding has left it
+    indefinite."""
     lx = x / n
     dxx = xx - lx * x
     if not dxx > 0:

@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 def own_apart(game: MarkovGame, player: int, table: Floats) -> Floats:
-    """[S, J, ..] -> [S, A_i, O, ..]: the player's action apart from the others' joint action."""
+    """Table [S, J, ..] as [S, A_i, O, ..]: the player's own action apart from the others' joint action."""
     rest = table.shape[2:]
     split = table.reshape(game.states, *game.actions, *rest)
     return np.moveaxis(split, 1 + player, 1).reshape(game.states, game.actions[player], -1, *rest)
@@ -35,14 +35,14 @@ def best_values(transitions: Floats, rewards: Floats, gamma: float) -> Floats:
 
 
 def solve(transitions: Floats, rewards: Floats, gamma: float) -> Floats:
-    """[B, S]: values of B chains ``transitions`` [B, S, S] that pay ``rewards`` [B, S]."""
+    """Discounted values [B, S] of B chains ``transitions`` [B, S, S] that pay ``rewards`` [B, S]."""
     return np.asarray(
         np.linalg.solve(np.eye(transitions.shape[-1]) - gamma * transitions, rewards[..., None])[..., 0], np.float64
     )
 
 
 def nash_gaps(game: MarkovGame, policies: Floats) -> Floats:
-    """[B]: ``nash_gap`` of B sets of policies [B, N, S, A] (A the largest number of actions, rest unused)."""
+    """``nash_gap`` [B] of B sets of policies [B, N, S, A] at once (A the largest number of actions, rest unused)."""
     count = len(policies)
     largest = np.full(count, -np.inf)
     for i in range(game.players):

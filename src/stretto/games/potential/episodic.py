@@ -159,7 +159,7 @@ def _round(
 def reference(
     game: MarkovGame, rounds: int, rollouts: int, seed: int, eta: float = 0.05, floor: float = 0.01, noise: float = 0.0
 ) -> list[Floats]:
-    """The same learner in plain Python: equal to the last bit to ``learn_episodic``'s final policies."""
+    """``learn_episodic`` in plain Python for one seed: equal to the last bit to its final policies."""
     _check("reference", game, rounds, rollouts, eta, floor, noise)
     law, joint_actions, players = tables(game), game.transitions.shape[1], range(game.players)
     choose, move, blur, stop, first = (np.uint64(key(seed, k)) for k in (ACTIONS, MOVES, NOISE, STOP, START))

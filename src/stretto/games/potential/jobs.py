@@ -12,7 +12,8 @@ from stretto.tabular.arguments import array, number
 
 
 def machine_transitions(service: float, cap: int, backlog: int, players: int) -> np.ndarray:
-    """[B+1, N+1, B+1]: law of the next backlog clip(z + n - served, 0, B), served ~ Binomial(cap, service)."""
+    """Probabilities [B+1, N+1, B+1] of a machine's next backlog, clip(z + n - served, 0, B) with served ~ Binomial(cap,
+    service), by backlog z and new jobs n."""
     z, n, served = np.ix_(np.arange(backlog + 1), np.arange(players + 1), np.arange(cap + 1))
     after = np.clip(z + n - served, 0, backlog)
     weight = binom.pmf(np.arange(cap + 1), cap, service)

@@ -59,25 +59,25 @@ class Crowd:
 
     @property
     def players(self) -> int:
-        """N."""
+        """N, the number of players."""
         return self.costs.shape[2] - 1
 
     @property
     def resources(self) -> int:
-        """M."""
+        """M, the number of resources, of which each player takes one a step."""
         return self.costs.shape[0]
 
     @property
     def observations(self) -> int:
-        """M L^M."""
+        """O = M L^M, the number of things that a player can see: its own last resource and the level of each."""
         return self.resources * (int(self.level.max()) + 1) ** self.resources
 
     def uniform_policies(self) -> Floats:
-        """[N, O, M]."""
+        """Policies [N, O, M] that take every resource with probability 1/M."""
         return np.full((self.players, self.observations, self.resources), 1 / self.resources)
 
     def tables(self) -> _Tables:
-        """The arrays of the compiled loops."""
+        """The world as flat arrays for compiled loops, with alias tables of the next states."""
         return _Tables(*alias_table(self.transitions), self.costs, self.level, int(self.level.max()) + 1, self.gamma)
 
 

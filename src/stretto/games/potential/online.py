@@ -61,7 +61,8 @@ class Schedule:
             number("Schedule", name, getattr(self, name), 0)
 
     def numbers(self) -> Floats:
-        """The six numbers in order."""
+        """The schedule as an array [6] for compiled loops: critic and its power, actor and its power, floor and its
+        power."""
         return np.array([self.critic, self.critic_power, self.actor, self.actor_power, self.floor, self.floor_power])
 
 
@@ -128,7 +129,8 @@ def update_row(
     pi: Floats, q: Floats, i: int, s: int, after: int, a: int, count: int, cost: float, gamma: float, b: float,
     e: float, floor: float,
 ) -> None:  # fmt: skip
-    """One player's step: ``q[i, s, a]`` towards cost + gamma (value of row ``after``), then the policy's row."""
+    """One player's update after a step: ``q[i, s, a]`` towards cost + gamma (value of row ``after``), then the policy's
+    row."""
     ahead = 0.0
     for c in range(count):
         ahead += pi[i, after, c] * q[i, after, c]
@@ -145,7 +147,7 @@ def update_row(
 def reference(
     game: MarkovGame, steps: int, seed: int, schedule: Schedule = SET_2, noise: float = 0.0, state: int = 0
 ) -> list[Floats]:
-    """The same learner in plain Python, step by step: equal to the last bit to ``learn_online``'s final policies."""
+    """``learn_online`` in plain Python for one seed, step by step: equal to the last bit to its final policies."""
     _check(game, steps, schedule, noise, state)
     players, joint_actions = game.players, game.transitions.shape[1]
     law = tables(game)

@@ -38,7 +38,7 @@ class Tables(NamedTuple):
 
 
 def tables(game: MarkovGame) -> Tables:
-    """The tables of ``game``."""
+    """``game`` as flat arrays for compiled loops, with alias tables of the next and the first state."""
     joint = game.transitions.shape[1]
     strides = joint // np.cumprod(game.actions)
     transitions, start = alias_table(game.transitions), alias_table(game.start[None])
@@ -56,7 +56,7 @@ class Run:
     actions: tuple[int, ...]
 
     def at(self, run: int, k: int) -> list[Floats]:
-        """Policies of run number ``run`` (a place among the seeds) at ``times[k]``."""
+        """The policies, one [S, A_i] a player, of run number ``run`` (its place among the seeds) at ``times[k]``."""
         return [self.policies[run, k, i, :, :a] for i, a in enumerate(self.actions)]
 
 
@@ -74,7 +74,7 @@ def checked_times(where: str, times: ArrayLike | None, last: int) -> NDArray[np.
 
 
 def padded(game: MarkovGame) -> Floats:
-    """[N, S, A]: uniform policies, 0 beyond a player's own actions."""
+    """Uniform policies [N, S, A] as one array, A the largest number of actions; 0 beyond a player's own."""
     out = np.zeros((game.players, game.states, max(game.actions)))
     for i, a in enumerate(game.actions):
         out[i, :, :a] = 1 / a
@@ -91,7 +91,7 @@ def each_seed(run: Callable[[int, Floats], object], seeds: NDArray[np.int64], ou
 
 @njit(cache=True)
 def pick(policies: Floats, i: int, s: int, count: int, u: float) -> int:
-    """The action that ``u`` in [0, 1) picks from policies[i, s, :count]."""
+    """The action that ``u`` in [0, 1) picks from the first ``count`` probabilities of ``policies[i, s]``."""
     total = 0.0
     for a in range(count - 1):
         total += policies[i, s, a]

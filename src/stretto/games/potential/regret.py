@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 def gaps_along(game: MarkovGame, run: Run) -> Floats:
-    """[seeds, K]: exact Nash gap of the policies that ``run`` kept."""
+    """Exact Nash gap [seeds, K] of the policies that ``run`` kept at each of its times."""
     seeds, kept = run.policies.shape[:2]
     return nash_gaps(game, run.policies.reshape(seeds * kept, *run.policies.shape[2:])).reshape(seeds, kept)
 

@@ -38,7 +38,7 @@ def accrue(flow: Any, kept: Any, profit: Any, gap: float, rho: float) -> None:
 
 @njit(cache=True, error_model="numpy")
 def start(ring_t: Any, ring_x: Any, head: Any, read: Any, firm: int, x: float) -> None:
-    """``x`` was in force before all time."""
+    """Begin ``firm``'s record of prices with ``x``, which was in force before all time."""
     ring_t[firm, 0], ring_x[firm, 0] = -math.inf, x
     head[firm] = read[firm] = 0
 

@@ -73,7 +73,7 @@ class DDPG:
 
     @property
     def midpoint(self) -> float:
-        """The price of a fresh actor."""
+        """The middle of the price box, which a fresh actor sets."""
         return (self.box[0] + self.box[1]) / 2
 
 
@@ -98,12 +98,13 @@ class Trained:
 
     @property
     def delta(self) -> Floats:
-        """Collusion index [S] of the mean profit of both firms."""
+        """Collusion index [S] of each run's mean profit over both firms: 0 at Bertrand prices, 1 at the joint
+        monopoly."""
         return np.asarray(self.market.collusion(self.profit.mean(1)))
 
     @property
     def delta_mid(self) -> float:
-        """Collusion index at the box's midpoint, where a fresh actor sits."""
+        """Collusion index if both firms set the box's midpoint, as fresh actors do: what no learning looks like."""
         return float(self.market.collusion(self.market.profit([self.learner.midpoint] * 2).mean()))
 
     def greedy(self, seed: int, firm: int) -> Policy:
@@ -117,7 +118,8 @@ class Trained:
         return policy
 
     def price_map(self, grid: ArrayLike, actors: Singles | None = None) -> Floats:
-        """Greedy prices [S, 2, G, G] at (own, observed rival) on ``grid`` [G]."""
+        """Prices [S, 2, G, G] that each run's two firms set greedily at (own price, observed rival's price) on ``grid``
+        [G]; ``actors``: other parameters than the final ones."""
         prices = array("Trained.price_map", "grid", grid, (None,))
         if actors is not None and np.shape(actors)[1:] != self.actors.shape[1:]:
             raise ConfigError(f"Trained.price_map: actors must have shape [S, {self.actors.shape[1:]}], as self.actors")

@@ -74,7 +74,7 @@ def learn_once(
 
 @njit(cache=True, error_model="numpy")
 def workspace(rows: int, hidden: int, size_a: int, size_c: int) -> Any:
-    """Scratch arrays of ``learn_once``."""
+    """Scratch arrays of ``learn_once``, allocated once for batches of ``rows`` and networks of ``hidden`` units."""
     f, deep = np.float32, (rows, hidden)
     return (
         np.empty((rows, 2), f), np.empty((rows, 3), f), np.empty(deep, f), np.empty(deep, f), np.empty(deep, f),

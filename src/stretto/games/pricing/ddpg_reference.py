@@ -18,7 +18,7 @@ from stretto.tabular.counter import key, normal, uniform
 
 
 def network(theta: Singles, inputs: int, hidden: int) -> nn.Sequential:
-    """A network of the stacked parameters ``theta`` [size] as a torch module."""
+    """The network of the flat parameters ``theta`` [size] as a torch module, ``inputs`` -> 1."""
     net = nn.Sequential(
         nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1)
     )

@@ -29,7 +29,7 @@ _SHORTEST = 1e-5  # rho / rate: value iteration takes about 25 rate / rho steps
 
 
 def to_grid(grid: ArrayLike, prices: ArrayLike) -> NDArray[np.int64]:
-    """Numbers of the grid prices nearest to ``prices``; ``grid`` [G] rises."""
+    """Places of the grid prices nearest to ``prices`` [...]; ``grid`` [G] increases."""
     g = increasing("to_grid", "grid", grid, 1)
     return np.asarray(np.searchsorted((g[1:] + g[:-1]) / 2, array("to_grid", "prices", prices)))
 

@@ -69,7 +69,7 @@ class Clocks:
 
     @property
     def live(self) -> Clocks:
-        """The same clocks without latency."""
+        """The same clocks without latency: every firm sees the rivals' present prices."""
         return replace(self, delay=0.0)
 
     @property
@@ -82,7 +82,8 @@ class Clocks:
         return (max(1, math.ceil(ticks * (1 - 1e-9))) - 0.5) / self.rate
 
     def order(self, firms: int) -> NDArray[np.int64]:
-        """``labels`` of ``firms`` firms. ``ConfigError`` if there are more or fewer labels."""
+        """``labels`` of ``firms`` firms as an int array [N]; 0 .. N-1 without labels. ``ConfigError`` if there are more
+        or fewer labels."""
         firms = int(number("Clocks.order", "firms", firms, 1, whole=True))
         if self.labels is not None and len(self.labels) != firms:
             raise ConfigError(f"Clocks: labels = {self.labels} must name {firms} firms")
@@ -148,7 +149,7 @@ class Engine:
         return np.array([self.prices[firm], *rivals])
 
     def set(self, firm: int, price: float) -> None:
-        """``firm``, a mover of the last event, sets its price."""
+        """Let ``firm``, a mover of the last event, set its ``price``. ``ConfigError`` if it isn't its turn."""
         if firm not in self._waiting:
             raise ConfigError(f"Engine.set: firm = {firm} doesn't move now; waiting: {self._waiting}")
         self.prices[firm] = number("Engine.set", "price", price)
@@ -178,12 +179,12 @@ class Trace:
     prices: Floats
 
     def own(self, firm: int) -> NDArray[np.int64]:
-        """Numbers of the moves of ``firm``."""
+        """Places in the trace [n] at which ``firm`` moved."""
         return np.flatnonzero(self.mover == index_in("Trace.own", "firm", firm, self.prices.shape[1]))
 
 
 def check_policies(where: str, policies: Any, firms: int) -> None:
-    """``ConfigError`` unless ``policies`` holds one function a firm."""
+    """Raise ``ConfigError`` unless ``policies`` holds one function for each of ``firms`` firms."""
     if not isinstance(policies, Sequence) or len(policies) != firms or not all(map(callable, policies)):
         raise ConfigError(f"{where}: policies must hold one function for each of {firms} firms")
 

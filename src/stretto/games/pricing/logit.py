@@ -50,11 +50,11 @@ class Market:
 
     @property
     def firms(self) -> int:
-        """How many firms."""
+        """N, the number of firms."""
         return len(self.quality)
 
     def demand(self, prices: ArrayLike) -> Floats:
-        """Shares D [.., N] at ``prices`` [.., N]."""
+        """Market shares D [.., N] of the firms at ``prices`` [.., N]; the rest buys the outside good."""
         p = _prices("demand", self, prices)
         with np.errstate(over="ignore"):
             scale = (np.asarray(self.quality) - p) / self.mu
@@ -65,23 +65,23 @@ class Market:
         return np.asarray(weight / (weight.sum(-1, keepdims=True) + np.exp(self.outside / self.mu - top)))
 
     def profit(self, prices: ArrayLike) -> Floats:
-        """Profit flows pi [.., N] at ``prices`` [.., N]."""
+        """Profit of each firm per unit of time, pi [.., N], at ``prices`` [.., N]."""
         p = _prices("profit", self, prices)
         return np.asarray((p - np.asarray(self.cost)) * self.demand(p))
 
     @cached_property
     def bertrand(self) -> Floats:
-        """Prices [N] of the one-shot Nash equilibrium."""
+        """Prices [N] of the one-shot Nash equilibrium (Bertrand competition)."""
         return bertrand(self)
 
     @cached_property
     def monopoly(self) -> Floats:
-        """Prices [N] that maximise joint profit."""
+        """Prices [N] that maximise the firms' joint profit."""
         return monopoly(self)
 
     @cached_property
     def bounds(self) -> tuple[float, float]:
-        """(pi_B, pi_M): mean profit flow of a firm at the Bertrand and at the joint-monopoly prices."""
+        """(pi_B, pi_M): a firm's mean profit per unit of time at the Bertrand and at the joint-monopoly prices."""
         return float(self.profit(self.bertrand).mean()), float(self.profit(self.monopoly).mean())
 
     def collusion(self, profit: Any) -> Any:
@@ -116,14 +116,16 @@ def bertrand(market: Market) -> Floats:
 
 
 def bertrand_root(market: Market) -> Floats:
-    """The same prices as a root of the first-order conditions (``scipy.optimize.root``): an independent route."""
+    """The Bertrand prices [N] by an independent route: a root of the first-order conditions
+    (``scipy.optimize.root``)."""
     of_type("bertrand_root", market=(market, Market))
     found = root(lambda p: first_order(market, p), bertrand(market) + market.mu / 10, tol=1e-13)
     return np.asarray(found.x)
 
 
 def first_order(market: Market, prices: ArrayLike) -> Floats:
-    """Residuals p_i - c_i - mu / (1 - D_i) [N]: all zero at the Bertrand prices."""
+    """Residuals p_i - c_i - mu / (1 - D_i) [N] of the first-order conditions at ``prices`` [N]: all zero at the
+    Bertrand prices."""
     p = _prices("first_order", market, prices)
     left = 1 - market.demand(p)
     if not left.all():
@@ -149,7 +151,8 @@ def monopoly(market: Market) -> Floats:
 
 
 def monopoly_root(market: Market) -> Floats:
-    """The same prices with M as the root of M D_0 - mu, bracketed (``scipy.optimize.brentq``)."""
+    """The monopoly prices [N] by an independent route: M as the bracketed root of M D_0 - mu
+    (``scipy.optimize.brentq``)."""
     of_type("monopoly_root", market=(market, Market))
     cost = np.asarray(market.cost)
 

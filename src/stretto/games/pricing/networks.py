@@ -23,7 +23,7 @@ _ZERO = np.float32(0)
 
 
 def size(inputs: int, hidden: int) -> int:
-    """Parameters of a network."""
+    """How many parameters a network with ``inputs`` inputs and two hidden layers of ``hidden`` units has."""
     return inputs * hidden + hidden + hidden * hidden + hidden + hidden + 1
 
 
@@ -40,7 +40,7 @@ def he(key: np.uint64, inputs: int, hidden: int, last: float) -> Singles:
 
 
 def layers(theta: Singles, inputs: int, hidden: int) -> tuple[Singles, ...]:
-    """W1, b1, W2, b2, w3, b3 as views of ``theta`` [.., size]."""
+    """Weights and biases W1, b1, W2, b2, w3, b3 as views into the flat parameters ``theta`` [.., size]."""
     ends = np.cumsum([inputs * hidden, hidden, hidden * hidden, hidden, hidden])
     w1, b1, w2, b2, w3, b3 = np.split(theta, ends, axis=-1)
     lead = theta.shape[:-1]
@@ -82,7 +82,7 @@ def _rectify(h: Any, bias: Any) -> None:
 
 @njit(cache=True, error_model="numpy")
 def forward(theta: Any, x: Any, h1: Any, h2: Any, out: Any) -> None:
-    """Hidden layers [B, H] and output [B] of a network at ``x`` [B, K]."""
+    """Activations of both hidden layers [B, H] and the output [B] of a network at ``x`` [B, K]."""
     rows, inputs = x.shape
     hidden = h1.shape[1]
     w1, b1, w2, b2, w3, b3 = views(theta, inputs, hidden)

@@ -28,18 +28,20 @@ class Cell:
 
     @property
     def index(self) -> float:
-        """Mean collusion index of the cell; NaN if it is invalid."""
+        """Mean collusion index over the cell's runs; NaN if the divergence detector marked one."""
         return float("nan") if self.invalid else float(self.delta.mean())
 
 
 def tabular_cell(market: Market, clocks: Clocks, seeds: Sequence[int], learner: QLearning | None = None) -> Cell:
-    """A cell of Q-learning sellers, greedy play."""
+    """The phase diagram's cell of Q-learning sellers with these ``clocks``: figures of greedy play after learning, a
+    run a seed."""
     done = learn(market, clocks, seeds, learner)
     return Cell(clocks, np.asarray(market.collusion(done.profit.mean(1))), done.price.mean(1))
 
 
 def ddpg_cell(market: Market, clocks: Clocks, seeds: Sequence[int], learner: DDPG | None = None) -> Cell:
-    """A cell of DDPG sellers, the last 20 % of training."""
+    """The phase diagram's cell of DDPG sellers with these ``clocks``: figures of the last 20 % of training, a run a
+    seed."""
     done = train(market, clocks, seeds, learner)
     marked = sum(d is not None for d in divergences(done))
     return Cell(clocks, done.delta, done.price.mean(1), marked)

@@ -49,15 +49,15 @@ class PricingEnv(AECEnv[str, NDArray[np.float64], NDArray[np.float64]]):
         self._seed = 0
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
-        """Prices in the box."""
+        """``Box`` [N]: own price first, then the rivals' as they are seen, in the price box."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gymnasium.spaces.Box:
-        """[-1, 1] for the box."""
+        """``Box`` [1] in [-1, 1], which stands for the price box from its lowest to its highest price."""
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """To the first event. Without a seed the next one is taken."""
+        """Start anew and run to the first event. Without a ``seed`` the one after the last is taken."""
         seed = self._seed + 1 if seed is None else seed
         self._seed = int(number("PricingEnv.reset", "seed", seed, 0, below=SEED_END, whole=True))
         self.agents = list(self.possible_agents)

@@ -31,12 +31,14 @@ class PromptBandit:
         return torch.einsum("bd,tdv->btv", self.features[prompt], weights).log_softmax(-1)
 
     def reward(self, prompt: Tensor, tokens: Tensor) -> Tensor:
-        """[B] of tokens [B,T]: 1 if at least half are the targets, else 0."""
+        """Reward [B] of responses ``tokens`` [B,T] to the prompts [B]: 1 if at least half of the tokens are the
+        targets, else 0."""
         hits = (tokens == self.targets[prompt]).sum(1)
         return (2 * hits >= tokens.shape[1]).double()
 
     def success(self, weights: Tensor) -> float:
-        """Exact probability of reward 1 under the policy, mean over prompts."""
+        """Exact probability that a response of the policy with ``weights`` [T,d,V] is rewarded, mean over prompts: the
+        number of hits is followed position by position."""
         p = self.logp(weights, torch.arange(len(self.features))).exp()
         hit = p.gather(2, self.targets[..., None])[..., 0]
         counts = torch.zeros(len(hit), hit.shape[1] + 1, dtype=hit.dtype)

@@ -88,7 +88,7 @@ class TrainingCurve:
     length: Array
 
     def updates_until(self, level: float) -> float:
-        """Updates until P(verbose) < ``level``; NaN if it never was."""
+        """Updates done when the probability of a verbose step first was below ``level``; NaN if it never was."""
         below = self.verbosity < level
         return float(below.argmax()) if below.any() else math.nan
 

@@ -39,7 +39,7 @@ class RandomWalk:
         object.__setattr__(self, "current", 1 / (1 + np.exp(-z - dz)))
 
     def values(self, policy: Floats) -> Floats:
-        """[T,top+1]: exact expected reward from each place and time under ``policy`` [T,top+1]."""
+        """Exact expected reward [T,top+1] from each place and time under ``policy`` [T,top+1]."""
         up, down = self._moves()
         v = np.empty((self.steps + 1, self.top + 1))
         v[-1] = np.arange(self.top + 1) / self.top
@@ -48,7 +48,7 @@ class RandomWalk:
         return v[:-1]
 
     def visits(self) -> Floats:
-        """[T,top+1]: probability that the behaviour policy is at each place at each time."""
+        """Probability [T,top+1] that the behaviour policy is at each place at each time."""
         up, down = self._moves()
         d = np.zeros((self.steps, self.top + 1))
         d[0, self.top // 2] = 1
@@ -140,7 +140,8 @@ def window(estimator: Estimator, k: int, c_bar: float) -> Estimator:
 
 
 def reward_weight(estimator: Estimator, batch: TokenBatch, logp: Tensor) -> Tensor:
-    """[B,T]: by how much each target moves when the row's last reward grows by one (targets are linear in it)."""
+    """By how much each target [B,T] moves when the row's last reward grows by one (targets are linear in it): 0 where
+    the reward doesn't reach a token."""
     (rewards,) = batch.need("rewards")
     more = rewards.clone()
     more[:, -1] += 1

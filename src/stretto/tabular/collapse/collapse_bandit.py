@@ -37,19 +37,20 @@ class CollapseBandit:
     start: Array
 
     def logp(self, weights: Array) -> Array:
-        """Log-probabilities [contexts, actions]."""
+        """Log-probabilities [contexts, actions] of the linear softmax policy with ``weights`` [d, actions]."""
         logits = self.features @ weights
         logits -= logits.max(1, keepdims=True)
         return np.asarray(logits - np.log(np.exp(logits).sum(1, keepdims=True)))
 
     def advantages(self, weights: Array) -> Array:
-        """(R - mean) / std [contexts, actions] under the policy of ``weights``."""
+        """Standardised advantages (R - E[R]) / std(R) [contexts, actions], mean and deviation of each context under the
+        policy of ``weights`` [d, actions]."""
         p = np.exp(self.logp(weights))
         centred = self.rewards - (p * self.rewards).sum(1, keepdims=True)
         return np.asarray(centred / np.sqrt((p * centred**2).sum(1, keepdims=True) + _TINY))
 
     def value(self, weights: Array) -> float:
-        """Expected reward."""
+        """Exact expected reward of the policy of ``weights`` [d, actions], all contexts alike."""
         return float((np.exp(self.logp(weights)) * self.rewards).sum(1).mean())
 
     def gradient(self, weights: Array, behavior: Array, rule: Rule = "none", clip: float = 0.2) -> Array:

@@ -47,7 +47,8 @@ def lag_companion(lag: int, step: float) -> Matrix:
 
 
 def spectral_radius(matrix: Matrix) -> float:
-    """Largest magnitude of an eigenvalue."""
+    """Largest magnitude of an eigenvalue of ``matrix`` [n, n]: a linear recursion with this matrix is stable iff it is
+    below 1."""
     return float(np.abs(np.linalg.eigvals(matrix)).max())
 
 

@@ -39,7 +39,7 @@ class GradientMoments:
 
     @property
     def bias(self) -> float:
-        """|mean - target| / |target|."""
+        """Relative bias |mean - target| / |target| of the expected direction; 0 for an unbiased one."""
         return float((self.mean - self.target).norm() / self.target.norm())
 
     def error(self, trajectories: int) -> float:
@@ -75,8 +75,8 @@ def enumerated(world: DriftedPolicies) -> tuple[TokenBatch, Tensor]:
 
 
 def gradient_moments(world: DriftedPolicies, objective: Any) -> GradientMoments:
-    """Of ``objective``'s gradient, an objective with token-mean aggregation whose loss at a trajectory depends on
-    that trajectory alone."""
+    """Exact moments of the gradient of ``objective``, one with token-mean aggregation whose loss at a trajectory
+    depends on that trajectory alone."""
     tree = world.tree
     batch, logp = enumerated(world)
     (slope,) = torch.autograd.grad(objective(batch, logp).policy, logp)

@@ -44,7 +44,7 @@ def dropped(seen: Positions, region: Region, share: float = 0.05) -> npt.NDArray
 
 
 def placement(seen: Positions, region: Region, share: float = 0.05) -> Placement:
-    """Where ``region`` drops ``share`` of the tokens."""
+    """At which entropies ``region`` drops the ``share`` of the tokens whose log-ratio is furthest out."""
     mask = dropped(seen, region, share)
     return Placement(float(seen.entropy[mask].mean()), float(np.corrcoef(mask, seen.entropy)[0, 1]))
 

@@ -38,7 +38,7 @@ class Positions:
 
 
 def entropy(p: Array) -> Array:
-    """-sum p log p over the last axis, 0 log 0 = 0."""
+    """Entropy in nats [...] of distributions ``p`` [..., V]: -sum p log p over the last axis, with 0 log 0 = 0."""
     return -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1)
 
 
@@ -89,5 +89,5 @@ def engine_noise(p: Array, normal: Array, size: float = 3e-4, floor: float = 1e-
 
 
 def sample(p: Array, uniform: Array) -> npt.NDArray[np.int64]:
-    """One index per row of ``p`` [N,V] by inverse CDF at ``uniform`` [N]."""
+    """One index per row of ``p`` [N,V], by inverting its distribution function at ``uniform`` [N] in [0, 1)."""
     return np.minimum((p.cumsum(1) <= uniform[:, None]).sum(1), p.shape[1] - 1)

@@ -36,7 +36,7 @@ class GroupedBandit:
 
     @classmethod
     def centred(cls, behavior: list[float], policy: list[float], rewards: list[float]) -> GroupedBandit:
-        """Advantages are ``rewards`` minus their mean under ``policy``."""
+        """A bandit from lists of K numbers whose advantages are ``rewards`` minus their mean under ``policy``."""
         mu, pi, r = (torch.tensor(x, dtype=torch.float64) for x in (behavior, policy, rewards))
         return cls(mu, pi, r - (pi * r).sum())
 
@@ -70,7 +70,8 @@ class GroupedBandit:
 
 
 def compositions(total: int, parts: int) -> Tensor:
-    """All ways to write ``total`` as ``parts`` counts, [n, parts] int64."""
+    """All ways to write ``total`` as a sum of ``parts`` counts >= 0: [n, parts] int64. ``DataError`` without parts or
+    for a negative total."""
     if parts < 1 or total < 0:
         raise DataError(f"compositions: {parts} parts of {total}; needs at least one part and a total >= 0")
     # stars and bars: where the parts - 1 bars stand among total + parts - 1 places

@@ -39,7 +39,8 @@ def small_gradient(objective: Objective, *, head: bool) -> Tensor:
 
 
 def small_gradient_over_draws(objective: Objective, draws: int) -> Tensor:
-    """The same over every combination of ``draws`` tokens at each position."""
+    """Expected gradient [2,2] on the small tree's logits of an objective with ``draws`` independent tokens at each
+    position, over every combination of them."""
     paths, tokens, chances = all_draws(SMALL, SAMPLER, draws)
     batch = with_draws(SMALL.rows(SAMPLER, paths), SMALL, SAMPLER, paths, tokens)
     return expected_gradient(objective, batch, SMALL, paths, POLICY, chances)

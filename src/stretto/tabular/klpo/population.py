@@ -21,25 +21,27 @@ from stretto.tabular.token_tree.tree import TokenTree, gibbs
 
 
 def residuals(tree: TokenTree, sampler: Tensor, policy: Tensor, beta: float) -> Tensor:
-    """[N,V]: A - beta (ell + KL(q||p)), zero at the Gibbs policy."""
+    """[N,V]: what is left of KLPO's optimality condition, A - beta (ell + KL(q||p)) with ell = log(p/q); zero at the
+    Gibbs policy. ``sampler`` q and ``policy`` p are log-probabilities [N,V]."""
     ell = policy - sampler
     kl = -(sampler.exp() * ell).sum(1, keepdim=True)
     return tree.advantages(sampler) - beta * (ell + kl)
 
 
 def population_objective(tree: TokenTree, sampler: Tensor, policy: Tensor, beta: float) -> float:
-    """beta/2 sum_s d(s) sum_a q(a|s) (A/beta - ell - KL)^2."""
+    """KLPO's least-squares objective in exact expectation: beta/2 sum_s d(s) sum_a q(a|s) (A/beta - ell - KL)^2, d the
+    sampler's visits."""
     square = (sampler.exp() * residuals(tree, sampler, policy, beta).square()).sum(1)
     return float(tree.visits(sampler) @ square) / (2 * beta)
 
 
 def population_gradient(tree: TokenTree, sampler: Tensor, policy: Tensor, beta: float) -> Tensor:
-    """[N,V] on the logits: -d(s) q(b|s) (A - beta (ell + KL))."""
+    """Exact gradient [N,V] of ``population_objective`` on the policy's logits: -d(s) q(b|s) (A - beta (ell + KL))."""
     return -tree.visits(sampler)[:, None] * sampler.exp() * residuals(tree, sampler, policy, beta)
 
 
 def score_covariance(tree: TokenTree, sampler: Tensor, policy: Tensor) -> Tensor:
-    """[N,V]: d(s) Cov_q(ell, grad log p) on the logits, the unit of the shared-column bias."""
+    """d(s) Cov_q(ell, grad log p) [N,V] on the logits: the unit of the bias that ``SharedColumns`` has."""
     q = sampler.exp()
     ell = policy - sampler
     # score of token a on logit b is 1[a = b] - p_b, and the covariance with a constant is 0

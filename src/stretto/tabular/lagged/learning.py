@@ -75,12 +75,12 @@ class Curve:
 
     @property
     def final(self) -> float:
-        """Mean J over the last tenth of the run."""
+        """Mean exact return J over the last tenth of the run's versions."""
         return float(self.j[-max(len(self.j) // 10, 1) :].mean())
 
     @property
     def area(self) -> float:
-        """Mean J over the run."""
+        """Mean exact return J over all versions of the run: high for what learns early."""
         return float(self.j.mean())
 
 

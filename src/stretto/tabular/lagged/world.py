@@ -72,17 +72,17 @@ class World:
 
     @property
     def states(self) -> int:
-        """S, the inner nodes of one tree."""
+        """S = (V^T - 1) / (V - 1): prefixes of one context's tree at which a token is chosen."""
         return int((self.vocab**self.depth - 1) // (self.vocab - 1))
 
     @property
     def reward(self) -> Floats:
-        """[C,V^T]: fast + slow."""
+        """Reward [C,V^T] of each leaf of each context, both parts together: fast + slow."""
         return self.fast + self.slow
 
     @property
     def chance(self) -> float:
-        """J of the uniform policy."""
+        """Expected reward J of the uniform policy, with which every run starts."""
         return float(self.reward.mean())
 
     @property
@@ -97,7 +97,7 @@ class World:
         return (total - total.mean(1, keepdims=True)) / np.sqrt(self.depth)
 
     def policy(self, weights: Floats) -> Floats:
-        """Log-probabilities [C,S,V] of weights [V,d]."""
+        """Log-probabilities [C,S,V] of the softmax policy with ``weights`` [V,d]."""
         logits = self.phi @ weights.T
         logits -= logits.max(-1, keepdims=True)
         return np.asarray(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
@@ -111,7 +111,8 @@ class World:
         return np.asarray(np.log(p / p.sum(-1, keepdims=True)))
 
     def values(self, logp: Floats, reward: Floats | None = None) -> Floats:
-        """V(s) [C,S] of the policy ``logp``, exactly; J is the mean of column 0."""
+        """Exact expected reward V(s) [C,S] from each prefix under ``logp`` [C,S,V], for this ``reward`` [C,V^T] (None:
+        the world's); J is the mean of column 0."""
         value = self.reward if reward is None else reward
         return self._up(np.exp(logp), np.zeros_like(logp[..., 0]), value)
 
@@ -150,16 +151,16 @@ class Rows:
     old: Floats
 
     def take(self, index: Ints) -> Rows:
-        """These rows."""
+        """The rows at the positions ``index`` [n], in that order."""
         return Rows(*(getattr(self, f.name)[index] for f in fields(self)))
 
     @staticmethod
     def join(parts: Sequence[Rows]) -> Rows:
-        """One after the other."""
+        """All rows of several batches, one batch after the other."""
         return Rows(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Rows)))
 
     def of_token(self, logp: Floats) -> Floats:
-        """[B,T] of the sampled tokens from [B,T,V]."""
+        """Log-probabilities [B,T] of the sampled tokens, picked from ``logp`` [B,T,V]."""
         return np.asarray(np.take_along_axis(logp, self.token[..., None], -1)[..., 0])
 
 

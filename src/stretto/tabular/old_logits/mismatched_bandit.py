@@ -35,18 +35,20 @@ class MismatchedBandit:
     noise: float
 
     def logp(self, weights: Tensor) -> Tensor:
-        """The trainer's log-probabilities [contexts, actions]."""
+        """The trainer's log-probabilities [contexts, actions] with ``weights`` [d, actions]; the engine's differ by its
+        noise."""
         return (self.features @ weights).log_softmax(1)
 
     def value(self, weights: Tensor) -> float:
-        """Expected reward of the trainer's policy."""
+        """Exact expected reward of the trainer's policy with ``weights`` [d, actions], all contexts alike."""
         return float((self.logp(weights).exp() * self.rewards).sum(1).mean())
 
 
 def sample_mismatched_bandit(
     seed: int, contexts: int = 24, actions: int = 6, size: int = 8, noise: float = 0.05
 ) -> MismatchedBandit:
-    """Features N(0,1)/sqrt(size) and rewards N(0,1), in this order."""
+    """A random bandit: features N(0,1)/sqrt(size) and rewards N(0,1), sampled from ``default_rng(seed)`` in this
+    order."""
     rng = np.random.default_rng(seed)
     features = torch.from_numpy(rng.standard_normal((contexts, size)) / math.sqrt(size))
     return MismatchedBandit(features, torch.from_numpy(rng.standard_normal((contexts, actions))), noise)

@@ -31,7 +31,7 @@ class Rollout:
 
     @property
     def complete(self) -> bool:
-        """All tokens are there."""
+        """Whether the trajectory has reached its target length."""
         return len(self.versions) == self.target
 
 

@@ -37,7 +37,7 @@ class Split:
 
     @property
     def squares(self) -> dict[str, float]:
-        """Squared norms of the four parts and of the gradient."""
+        """Squared norm of the gradient and of each of the four errors, by name: how large each is beside the others."""
         parts = {name: float((getattr(self, name) ** 2).sum()) for name in ("gradient", "stale", "critic", "clip")}
         return parts | {"batch": self.batch}
 

@@ -22,13 +22,14 @@ class LayeredEnv(gymnasium.Env[Any, Any]):
         self._layer, self._state = world.layers, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        """Start an episode."""
+        """Start an episode in a state of layer 0 sampled from ``world.start``; returns (observation, {})."""
         super().reset(seed=seed)
         self._layer, self._state = 0, int(self.np_random.choice(self.world.states, p=self.world.start))
         return self._state, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        """One layer on."""
+        """Take ``action`` in the current layer: (observation of the next layer, noisy reward, whether it was the last
+        layer, False, {})."""
         world, h, s = self.world, self._layer, self._state
         if h == world.layers:
             raise ConfigError("LayeredEnv: step after the last layer (or before the first episode); call reset")

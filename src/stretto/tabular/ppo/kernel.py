@@ -21,7 +21,7 @@ START, ACTION, MOVE, NOISE = 0, 1, 2, 3
 
 @njit(cache=True)
 def policy_of(theta: Array, pi: Array) -> None:
-    """``pi`` = softmax of ``theta``."""
+    """Fill ``pi`` [H, S, A] with the softmax over actions of the logits ``theta`` [H, S, A]."""
     layers, states, actions = theta.shape
     for h in range(layers):
         for s in range(states):

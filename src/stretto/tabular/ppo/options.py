@@ -45,9 +45,9 @@ class TabularPPO:
             number(where, "kl_stop", self.kl_stop, 0)
 
     def actor_steps(self, iterations: int) -> NDArray[np.float64]:
-        """alpha_t [T]."""
+        """The actor's step sizes alpha_t = ``actor_step`` (1+t)^-``actor_power``, t = 0 .. T-1, as an array [T]."""
         return self.actor_step * np.arange(1.0, iterations + 1) ** -self.actor_power
 
     def critic_steps(self, iterations: int) -> NDArray[np.float64]:
-        """beta_t [T]."""
+        """The critic's step sizes beta_t = ``critic_step`` (1+t)^-``critic_power``, t = 0 .. T-1, as an array [T]."""
         return self.critic_step * np.arange(1.0, iterations + 1) ** -self.critic_power

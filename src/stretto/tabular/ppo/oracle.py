@@ -28,7 +28,7 @@ def values(world: Layered, policy: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def optimal_values(world: Layered) -> Floats:
-    """V* [H, S]."""
+    """Largest possible expected reward V* [H, S] from each layer and state to the end, by backward induction."""
     v = np.zeros((world.layers + 1, world.states))
     for h in reversed(range(world.layers)):
         v[h] = (world.rewards[h] + world.transitions[h] @ v[h + 1]).max(-1)
@@ -46,12 +46,12 @@ def occupancy(world: Layered, policy: ArrayLike) -> Floats:
 
 
 def gain(world: Layered, policy: ArrayLike) -> float:
-    """J, the expected return of an episode."""
+    """J, the expected total reward of an episode of ``policy`` [H, S, A] that starts as ``world.start`` says."""
     return float(world.start @ values(world, policy)[1][0])
 
 
 def optimal_gain(world: Layered) -> float:
-    """J*."""
+    """J*, the largest expected total reward of an episode that any policy reaches."""
     return float(world.start @ optimal_values(world)[0])
 
 
@@ -63,7 +63,7 @@ def gradient(world: Layered, policy: ArrayLike) -> Floats:
 
 
 def critic_error(world: Layered, policy: ArrayLike, critic: ArrayLike) -> float:
-    """Sum over h, s of d_h(s) (V - V^pi)^2 for a critic V [H, S]."""
+    """Squared error of a critic V [H, S] weighted by visits: sum over h, s of d_h(s) (V - V^pi)^2."""
     v = array("critic_error", "critic", critic, world.rewards.shape[:2])
     return float((occupancy(world, policy) * (v - values(world, policy)[1]) ** 2).sum())
 
@@ -109,8 +109,8 @@ def expected_update(
 
 
 def enumerated_update(world: Layered, policy: ArrayLike, critic: ArrayLike, lam: float) -> Floats:
-    """``expected_update`` of the policy itself the long way round: the sum over all (S A)^H trajectories. For small
-    worlds."""
+    """``expected_update`` of the current policy by the long way round, as a sum over all (S A)^H trajectories: a check,
+    for small worlds."""
     pi = _policy("enumerated_update", world, policy)
     v = np.vstack([array("enumerated_update", "critic", critic, pi.shape[:2]), np.zeros(world.states)])
     lam = number("enumerated_update", "lam", lam, 0, 1)

@@ -33,7 +33,7 @@ class Batch:
 
 
 def softmax_policy(theta: Floats) -> Floats:
-    """pi [H, S, A], summed in the order of actions."""
+    """pi [H, S, A], the softmax of the logits ``theta``, summed in the order of actions as the compiled loop does."""
     pi = np.empty(theta.shape)
     for h, s in np.ndindex(theta.shape[:2]):
         weights = [math.exp(x - theta[h, s].max()) for x in theta[h, s]]
@@ -93,7 +93,7 @@ def actor_move(batch: Batch, sampled: Floats, pi: Floats, clip: float) -> Floats
 
 
 def mean_kl(batch: Batch, sampled: Floats, pi: Floats) -> float:
-    """KL(behaviour || current), mean over the batch's states [inferred]."""
+    """KL(behaviour || current) in nats, mean over the batch's states [inferred]."""
     episodes, layers = batch.actions.shape
     total = 0.0
     for h in range(layers):

@@ -38,21 +38,21 @@ class Layered:
 
     @property
     def layers(self) -> int:
-        """H, steps of an episode."""
+        """H, the number of layers: steps of an episode."""
         return self.transitions.shape[0]
 
     @property
     def states(self) -> int:
-        """S, states of a layer."""
+        """S, the number of states of each layer."""
         return self.transitions.shape[1]
 
     @property
     def actions(self) -> int:
-        """A, actions in every state."""
+        """A, the number of actions in every state."""
         return self.transitions.shape[2]
 
     def uniform(self) -> Floats:
-        """The policy [H, S, A] that draws every action alike."""
+        """The policy [H, S, A] that takes every action with probability 1/A."""
         return np.full(self.rewards.shape, 1 / self.actions)
 
 

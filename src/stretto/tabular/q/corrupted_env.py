@@ -33,7 +33,8 @@ class CorruptedSteps(gymnasium.Wrapper):
         self._random = np.random.default_rng(int(number("CorruptedSteps", "seed", seed, 0, whole=True)))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """One step; what is seen of it may be false."""
+        """One step of the wrapped environment; its observation and reward are false where corruption hits, and ``info``
+        holds the true ones."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         hit, fake = self._random.random(2)
         corrupted = bool(hit < self.corruption.share)

@@ -118,7 +118,7 @@ def _keep(q: Floats, out: Floats, epoch: int) -> None:
 
 @njit(cache=True)
 def best_values(q: Floats) -> Floats:
-    """max_a Q [S] of ``q`` [S,A]."""
+    """Value [S] of the best action in each state, max_a Q, for ``q`` [S,A]."""
     values = np.empty(len(q))
     for s in range(len(q)):
         values[s] = _best(q, s)

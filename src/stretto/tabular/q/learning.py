@@ -60,16 +60,17 @@ class Rule:
 
     @property
     def size(self) -> float:
-        """The step size."""
+        """The step size in use: ``step``, or the method's default where that is None."""
         return (0.01 if self.method == "vanilla" else 0.5) if self.step is None else float(self.step)
 
     @property
     def kind(self) -> int:
-        """The estimator's number in compiled loops."""
+        """The number by which compiled loops know the method's estimator."""
         return KINDS[self.method]
 
     def trims(self, share: float, states: int, actions: int) -> Floats:
-        """[S A]: share to drop at each end for each pair, at a corrupted ``share``."""
+        """The share to drop at each end of each pair's targets, flattened [S A], when a ``share`` of the steps is
+        corrupted."""
         if self.method != "trimmed":
             return np.zeros(states * actions)
         given = array("Rule", "trim", trim_for(share) if self.trim is None else self.trim)
@@ -145,7 +146,8 @@ def q_learning(
 
 
 def sup_errors(history: Floats, target: Any) -> Floats:
-    """max_{s,a} |Q - target| [...] of ``history`` [..., S, A]; ``target`` [S,A]."""
+    """Largest error over states and actions, max |Q - target| [...], of each table in ``history`` [..., S, A];
+    ``target`` [S,A]."""
     history = array("sup_errors", "history", history)
     target = array("sup_errors", "target", target, (None, None))
     if history.shape[-2:] != target.shape:

@@ -20,12 +20,12 @@ _SLACK, _HALVINGS, _FAR, _NEAR = 50, 200, 40.0, 1e-13
 
 
 def best_q(mdp: MDP) -> Floats:
-    """Q* [S,A] by value iteration."""
+    """Q* [S,A]: expected discounted reward of each action when the best ones follow, by value iteration."""
     return action_values(mdp, value_iteration(mdp)[0])
 
 
 def shares(mdp: MDP, corruption: Corruption) -> Floats:
-    """[S,A]: corrupted share of what is recorded at each pair under a uniform behaviour."""
+    """Share [S,A] of what is recorded at each state and action that is corrupted, under a uniform behaviour."""
     if corruption.states != "both":
         return np.full((mdp.states, mdp.actions), float(corruption.share))
     policy = uniform_policy(mdp)

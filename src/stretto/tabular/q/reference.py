@@ -26,7 +26,7 @@ def plain_q_learning(
     noise: float = 0.0,
     behaviour: Any = None,
 ) -> Floats:
-    """Q [epochs, S, A] of one seed; arguments as those of ``q_learning``."""
+    """Q tables [epochs, S, A] of one seed's run after each epoch; arguments as those of ``q_learning``."""
     number("plain_q_learning", "epochs", epochs, 1, whole=True)
     number("plain_q_learning", "batch", batch, 1, whole=True)
     number("plain_q_learning", "noise", noise, 0)

@@ -101,7 +101,7 @@ def total_mass(chance: Any, weight: Any) -> float:
 
 
 def advantage(mdp: MDP, policy: Any) -> Floats:
-    """A [S,A] of ``policy`` [S,A]."""
+    """Exact advantages A = Q - V [S,A] of ``policy`` [S,A]."""
     values = policy_value(mdp, policy)
     return action_values(mdp, values) - values[:, None]
 
@@ -158,7 +158,7 @@ class LateRewards(Generic[Item]):
         return self._waiting.pending + self._arrived - self.injected
 
     def push(self, t: int, item: Item, delay: int) -> None:
-        """``item`` comes ``delay`` steps after ``t``."""
+        """Put ``item`` in: it arrives ``delay`` whole steps after step ``t``. ``ConfigError`` for a negative delay."""
         delay = int(number("LateRewards.push", "delay", delay, 0, whole=True))
         self._waiting.push(t, (item, self._decay**delay), delay)  # counted once the line has taken it
         self.pushed += 1
@@ -166,7 +166,8 @@ class LateRewards(Generic[Item]):
             self.dropped += 1
 
     def due(self, t: int) -> list[tuple[Item, float]]:
-        """(item, weight) of every share that falls due up to step ``t``; call it at every step."""
+        """(item, weight) of every share that falls due up to step ``t``, to be added to training now; call it at every
+        step."""
         for (item, weight), _ in self._waiting.due(t):
             self._arrived += weight * float(self._spread.sum())
             self.dropped += 1 - weight * float(self._spread.sum())

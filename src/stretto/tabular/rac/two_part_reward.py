@@ -41,8 +41,8 @@ class TwoPartRewardMDP:
             object.__setattr__(self, name, value)
 
     def stationary(self, reward: Floats) -> Floats:
-        """[3,2]: the policy gradient of ``reward`` [3,2] in the logits under the stationary distribution, T without
-        end."""
+        """Exact policy gradient [3,2] in the logits of ``reward`` [3,2] under the stationary distribution: trajectories
+        without end."""
         chain = self._chain()
         values = np.linalg.solve(np.eye(STATES) - self.gamma * chain, (self.policy * reward).sum(1))
         system = np.vstack([chain.T - np.eye(STATES), np.ones(STATES)])
@@ -80,7 +80,7 @@ class TwoPartRewardMDP:
         return states, actions
 
     def returns(self, rewards: Floats) -> Floats:
-        """[n,T]: discounted sums of what is left of ``rewards`` [n,T]."""
+        """Discounted return [n,T] from each step on, of ``rewards`` [n,T]."""
         left, out = np.zeros(len(rewards)), np.empty_like(rewards)
         for t in range(rewards.shape[1] - 1, -1, -1):
             left = rewards[:, t] + self.gamma * left
@@ -88,7 +88,8 @@ class TwoPartRewardMDP:
         return out
 
     def directions(self, states: Ints, actions: Ints, factors: Floats) -> Floats:
-        """[n,3,2]: (1/T) sum_t factor_t grad log pi of each trajectory; all [n,T]."""
+        """Policy-gradient direction [n,3,2] in the logits of each trajectory: (1/T) sum_t factor_t grad log pi; all
+        inputs [n,T]."""
         n, steps = states.shape
         row = np.repeat(np.arange(n), steps)
         out = np.zeros((n, STATES, ACTIONS))

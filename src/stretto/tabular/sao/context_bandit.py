@@ -34,7 +34,7 @@ class ContextBandit:
         object.__setattr__(self, "reward", g.normal(size=shape) + 2 * g.normal(size=(self.contexts, 1)))
 
     def advantages(self) -> Floats:
-        """[C,K]: reward minus the context's expected reward: the perfect baseline."""
+        """Advantages [C,K] with the perfect baseline: reward minus the context's expected reward."""
         return self.reward - (self.policy * self.reward).sum(1, keepdims=True)
 
     def law(self, rollouts: int, group: int) -> float:
@@ -47,7 +47,9 @@ class ContextBandit:
         return float((within.mean(0) + group * mean.var(0)).sum() / rollouts)
 
     def measured(self, objective: Any, rollouts: int, group: int, repetitions: int, g: np.random.Generator) -> float:
-        """The same of ``objective`` (token-mean aggregation), from ``repetitions`` batches on the policy itself."""
+        """Variance (summed over parameters) of the mean gradient of ``rollouts`` in groups of ``group``, as ``law``
+        gives it, but measured: of ``objective`` (token-mean aggregation) over ``repetitions`` batches sampled by the
+        policy itself."""
         context = g.integers(0, self.contexts, (repetitions, rollouts // group)).repeat(group, 1).ravel()
         cumulated = self.policy.cumsum(1)[:, :-1]
         action = (g.random(len(context))[:, None] >= cumulated[context]).sum(1)
@@ -60,7 +62,7 @@ class ContextBandit:
 
 
 def gradient_factors(objective: Any, chance: Floats, **given: NDArray[Any]) -> Floats:
-    """[B]: what ``objective`` multiplies grad log pi by, for B one-token rows sampled with ``chance`` [B] from the
+    """What ``objective`` multiplies grad log pi by [B], for B one-token rows sampled with ``chance`` [B] from the
     current policy. ``given``: ``advantages`` [B], or ``rewards`` and ``group`` [B] for the objective's own."""
     advantages, rewards, group = (given.get(name) for name in ("advantages", "rewards", "group"))
     logp = torch.from_numpy(np.log(chance))[:, None].requires_grad_()

@@ -46,7 +46,8 @@ class StyleBandit:
         object.__setattr__(self, "suits", torch.from_numpy(suits))
 
     def rewards(self, update: int) -> Tensor:
-        """[S,C,K]: reward of each action (style x content, content fastest) at an update."""
+        """Reward [S,C,K] of each action (style x content, content fastest) in each context at update number
+        ``update``."""
         style = torch.nn.functional.one_hot(torch.tensor(update // self.flip % STYLES), STYLES).double()
         content = torch.nn.functional.one_hot(self.suits, CONTENTS).double()
         return (style[:, None] * (0.5 + 0.5 * content[:, :, None, :])).flatten(2)
@@ -62,8 +63,8 @@ class Followed:
     moved: int
 
     def recovery(self, flip: int, level: float) -> Floats:
-        """[S]: mean over the flips of the updates until ``j`` reaches ``level``; ``flip`` where it doesn't before the
-        next one."""
+        """Mean over the flips [S] of the updates until ``j`` reaches ``level`` again; ``flip`` where it doesn't before
+        the next one."""
         parts = self.j.reshape(len(self.j), -1, flip)[:, 1:] >= level
         return np.asarray(np.where(parts.any(2), parts.argmax(2), flip).mean(1))
 

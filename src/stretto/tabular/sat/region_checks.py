@@ -34,7 +34,8 @@ def random_tokens(seed: int, tokens: int = 500) -> tuple[TokenBatch, Tensor, Ten
 
 
 def contractions(sat: SAT, batch: TokenBatch, logp: Tensor) -> tuple[Tensor, Tensor]:
-    """(c_minus, c_plus) [B,T]: the factors on the lower and the upper radius."""
+    """(c_minus, c_plus) [B,T]: the factors <= 1 by which SAT shrinks the lower and the upper radius of each token's
+    trust region."""
     q = sat.statistics(batch, logp)["quantile"]
     d = logp - batch.need("logp_behavior")[0]
     c = contraction(d.abs(), q, sat.kernel, sat.n)

@@ -39,7 +39,8 @@ class Run:
     worst: Floats
 
     def errors(self, truth: Floats) -> Floats:
-        """[seeds,C]: max_s |V(s) - ``truth``(s)|."""
+        """Largest error over states, max_s |V(s) - ``truth``(s)|, of each seed at each checkpoint [seeds,C]; ``truth``
+        [S]."""
         true = array("Run.errors", "truth", truth, self.values.shape[-1:])
         return np.asarray(np.abs(self.values - true).max(-1))
 

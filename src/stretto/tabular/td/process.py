@@ -54,31 +54,32 @@ class RewardProcess:
 
     @property
     def states(self) -> int:
-        """S."""
+        """S, the number of states."""
         return len(self.transitions)
 
     @property
     def horizon(self) -> float:
-        """1 / (1 - gamma), of the largest discount."""
+        """H = 1 / (1 - gamma) of the largest discount: over how many steps rewards count."""
         return float(1 / (1 - self.gamma.max()))
 
     @property
     def mean_rewards(self) -> Floats:
-        """[S]: the mean of r(s, s') over s'."""
+        """Expected reward [S] of leaving each state: the mean of r(s, s') over s'."""
         return np.asarray((self.transitions * self.rewards).sum(1))
 
     def values(self) -> Floats:
-        """V* [S]: solves V = r + gamma P V."""
+        """Exact values V* [S], the expected discounted reward from each state: the solution of V = r + gamma P V."""
         system = np.eye(self.states) - self.gamma[:, None] * self.transitions
         return np.asarray(np.linalg.solve(system, self.mean_rewards))
 
     def surprises(self) -> Floats:
-        """[S,S]: r(s, s') + gamma V*(s') - V*(s), the TD error at V*; its mean over s' is 0."""
+        """TD error [S,S] of each transition at the true values, r(s, s') + gamma V*(s') - V*(s); its mean over s' is
+        0."""
         values = self.values()
         return np.asarray(self.rewards + self.gamma[:, None] * values - values[:, None])
 
     def noise(self) -> Floats:
-        """sigma^2 [S]: variance of r(s, s') + gamma V*(s') given s."""
+        """Variance sigma^2 [S] of the TD target r(s, s') + gamma V*(s') given s."""
         return np.asarray((self.transitions * self.surprises() ** 2).sum(1))
 
 

@@ -27,12 +27,12 @@ class Steps:
         number("Steps", "t0", self.t0, 0)
 
     def at(self, t: ArrayLike) -> Floats:
-        """eta at t = 1, 2, ..."""
+        """Step sizes eta_t [...] of transitions ``t`` [...], counted from 1."""
         return np.minimum(self.top, self.h / (np.asarray(t, np.float64) + self.t0))
 
 
 def constant(eta: float) -> Steps:
-    """eta at all times."""
+    """The rule that takes the step size ``eta`` at every transition."""
     return Steps(top=eta)
 
 
@@ -43,7 +43,7 @@ def tuned(eps: float, horizon: float, c: float = 1.0) -> Steps:
 
 
 def decreasing(h: float, t0: float | None = None) -> Steps:
-    """min(1, h/(t + t0)); ``t0`` None: 2 h [inferred]."""
+    """The rule min(1, h/(t + t0)) for transition t = 1, 2, ..; ``t0`` None: 2 h [inferred]."""
     h = number("decreasing", "h", h, above=0)
     return Steps(1.0, h, 2 * h if t0 is None else number("decreasing", "t0", t0, 0))
 

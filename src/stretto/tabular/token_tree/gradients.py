@@ -28,7 +28,8 @@ def with_head(batch: TokenBatch, tree: TokenTree, sampler: Tensor, paths: Tensor
 
 
 def with_draws(batch: TokenBatch, tree: TokenTree, sampler: Tensor, paths: Tensor, tokens: Tensor) -> TokenBatch:
-    """``batch`` with these draws [B,T,M] from the sampler."""
+    """``batch`` with these ``tokens`` [B,T,M], sampled independently at each position, and the sampler's
+    log-probabilities of them."""
     return batch.replace(mc_tokens=tokens, mc_logp_behavior=sampler[tree.nodes[paths]].gather(2, tokens))
 
 
@@ -82,6 +83,6 @@ def expected_gradient(
     policy: Tensor,
     chances: Tensor,
 ) -> Tensor:
-    """[N,V]: the rows' gradients weighted by ``chances`` [B]."""
+    """Expected gradient [N,V] on the logits: the rows' own gradients weighted by their ``chances`` [B]."""
     _, rows = row_gradients(objective, batch, tree, paths, policy)
     return torch.einsum("b,bnv->nv", chances, rows)

@@ -66,18 +66,18 @@ class TokenTree:
         return cls(children, torch.randn(size, vocabulary, generator=g, dtype=torch.float64))
 
     def chance(self, table: Tensor) -> Tensor:
-        """[P]: probability of each path under the policy ``table``."""
+        """Probability [P] of each root-to-leaf path under the policy ``table`` [N,V] of log-probabilities."""
         return torch.where(self.mask, table[self.nodes, self.actions], 0.0).sum(1).exp()
 
     def visits(self, table: Tensor) -> Tensor:
-        """[N]: probability of passing each prefix."""
+        """Probability [N] that a sequence of the policy ``table`` [N,V] passes each prefix."""
         reach = torch.zeros(len(table), dtype=table.dtype)
         spread = self.mask * self.chance(table)[:, None]
         # a path through a prefix passes it once; its share of paths below the prefix adds up to the visit
         return reach.index_add(0, self.nodes.flatten(), spread.flatten())
 
     def q_values(self, table: Tensor) -> Tensor:
-        """[N,V]: expected reward after each token if ``table`` goes on."""
+        """Expected reward [N,V] after each token at each prefix if the policy ``table`` [N,V] goes on from there."""
         q = self.rewards.clone()
         for node in range(len(q) - 1, -1, -1):
             for token, child in enumerate(self.children[node].tolist()):
@@ -86,21 +86,21 @@ class TokenTree:
         return q
 
     def advantages(self, table: Tensor) -> Tensor:
-        """[N,V]: Q - V."""
+        """Advantage [N,V] of each token at each prefix: its Q-value minus the prefix's value under ``table`` [N,V]."""
         q = self.q_values(table)
         return q - (table.exp() * q).sum(1, keepdim=True)
 
     def value(self, table: Tensor) -> float:
-        """Expected reward."""
+        """Expected reward of a sequence of the policy ``table`` [N,V]."""
         return float(self.chance(table) @ self.reward)
 
     def divergence(self, table: Tensor, other: Tensor) -> float:
-        """KL(table || other) of whole sequences, nats."""
+        """KL(table || other) of whole sequences, in nats; both [N,V] log-probabilities."""
         return float(self.visits(table) @ (table.exp() * (table - other)).sum(1))
 
     def rows(self, sampler: Tensor, paths: Tensor | None = None, groups: Sequence[int] | None = None) -> TokenBatch:
-        """These ``paths`` [B] (default: each once) as the policy ``sampler`` recorded them; every row a group of its
-        own unless ``groups`` says otherwise."""
+        """A batch of these ``paths`` [B] (None: each once) as the policy ``sampler`` [N,V] recorded them; every row is
+        a group of its own unless ``groups`` says otherwise."""
         at = torch.arange(len(self.reward)) if paths is None else paths
         mask, nodes, actions = self.mask[at], self.nodes[at], self.actions[at]
         lengths = mask.sum(1)
@@ -120,6 +120,6 @@ class TokenTree:
 
 
 def gibbs(tree: TokenTree, sampler: Tensor, beta: float) -> Tensor:
-    """[N,V] log-probabilities of q exp(Q/beta) / Z per prefix, Q of the sampler q itself: where KLPO's optimality
-    condition holds exactly (arXiv 2610.08963)."""
+    """Log-probabilities [N,V] of the Gibbs policy q exp(Q/beta) / Z at each prefix, Q of the ``sampler`` q itself:
+    where KLPO's optimality condition holds exactly (arXiv 2610.08963)."""
     return torch.log_softmax(sampler + tree.q_values(sampler) / beta, 1)
