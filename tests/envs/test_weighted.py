@@ -15,7 +15,7 @@ from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.build import build_environment, scoring_imports
 from stretto.errors import ConfigError
 from stretto.models.tokenizer import LightTokenizer
-from stretto.observe.interval import completed
+from stretto.observe.completed import completed
 from stretto.observe.tally import Done
 from stretto.trajectory import Trajectory
 

@@ -126,12 +126,11 @@ def test_ratios_play_no_part() -> None:
         assert get(name).needs == set()
 
 
-def test_the_imbalance_of_the_scales_is_logged() -> None:
+def test_the_scales_of_good_and_bad_responses_are_logged() -> None:
     batch, logp = responses([0.5, 2, 4])
     m = get("spo")(batch, logp, None, torch.tensor([1, 1, -2], dtype=torch.float64)).metrics
     assert m["nll/positive"] == pytest.approx(1.25)
     assert m["nll/negative"] == pytest.approx(4)
-    assert m["nll/imbalance"] == pytest.approx((0.5 + 2 - 8) / (0.5 + 2 + 8))
 
 
 def test_options_are_checked() -> None:

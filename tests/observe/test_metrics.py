@@ -15,10 +15,11 @@ import pytest
 from counting import calls
 from stretto.config import RunConfig
 from stretto.errors import ConfigError
-from stretto.observe.interval import Interval, Spans
+from stretto.observe.interval import Interval
 from stretto.observe.metrics import MetricsWriter, read_metrics
 from stretto.observe.summary import Figures, summarize
 from stretto.observe.tally import ENDINGS, Tally, percentile
+from stretto.observe.times import Spans
 from stretto.observe.trackers import TensorBoard, make_trackers
 
 from .synthetic import Event, synthetic

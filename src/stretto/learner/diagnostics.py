@@ -11,10 +11,34 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.kernel.metrics import Metric, Section, declare
 
 STALENESS_EDGES = (0, 1, 4, 8, 16, 32, 64)
 """Tokens are binned by staleness: 0, 1-3, 4-7, 8-15, 16-31, 32-63, 64 and more."""
 _QUANTILES = (0.05, 0.5, 0.95)
+
+OWN = declare(
+    __name__,
+    Metric(Section.POLICY, "log_ratio/{q05,q50,q95} ratio/{mean,q05,q50,q95}", "nats, ratio",
+           "mean and quantiles over the batch's tokens", "0 and 1 on policy; spread within ± 0.5",
+           "grows: lower `learner.lr`, then L"),
+    Metric(Section.POLICY, "log_ratio/{q05,q50,q95}@<bin> ratio/{mean,q05,q50,q95}@<bin>", "nats, ratio",
+           "the same for tokens of one staleness (0, 1-3, 4-7, 8-15, 16-31, 32-63, 64+)",
+           "wider where staler; `ratio/mean@0` is 1 up to 1e-5 in float32", "at 0: as `mismatch/kl`"),
+    Metric(Section.POLICY, "mismatch/kl", "nats", "KL(engine, learner) on tokens of staleness 0: arithmetic alone",
+           "**exact**: 0 up to rounding, with the built-in engine (float32 1e-11, bfloat16 1e-3); a warning above 1e-2",
+           "weights differ, another distribution was sampled, or adapters have dropout"),
+    Metric(Section.POLICY, "off_policy/ess", "share",
+           "effective sample size of the plain ratios, over their number", "above 0.3",
+           "few samples carry the update"),
+    Metric(Section.POLICY, "gate/zero_gradient/{positive,negative}", "share",
+           "tokens with A > 0, A < 0 that get no gradient", "the two alike",
+           "the objective learns from one side alone"),
+    Metric(Section.POLICY, "scale/imbalance", "", "signed over absolute pull of the batch's rows, from -1 to 1",
+           "near 0", "negative ones push harder: lower `learner.lr`"),
+    Metric(Section.POLICY, "scale/nll_ratio", "ratio",
+           "mean negative log-probability of rows with A < 0 over that of A > 0", "near 1"),
+)  # fmt: skip
 
 
 class Diagnostics:
@@ -56,7 +80,7 @@ class Diagnostics:
             noted = noted & (self._batch.trained_at < 0)[:, None]
         if not bool(noted.any()):
             return {}
-        return self._ratios(noted) | self._gates(noted) | self._scales(noted)
+        return OWN.checked(self._ratios(noted) | self._gates(noted) | self._scales(noted))
 
     def _ratios(self, noted: Tensor) -> dict[str, float]:
         batch = self._batch

@@ -17,6 +17,7 @@ from torch import Tensor
 from stretto.batch import TokenBatch
 from stretto.config.learner import LearnerConfig
 from stretto.errors import CheckpointError, ConfigError, InvariantError, NonFiniteError, WeightsError
+from stretto.kernel.metrics import joined
 from stretto.learner.blame import bad_row
 from stretto.learner.collapse import CollapseWatch
 from stretto.learner.diagnostics import Diagnostics
@@ -28,7 +29,7 @@ from stretto.learner.randomness import seeded
 from stretto.learner.schedule import policy_rate
 from stretto.learner.scores import Scorer
 from stretto.learner.state import old_policy_tensors, read_state, restore_old_policy, write_state
-from stretto.learner.stepmetrics import batch_metrics
+from stretto.learner.stepmetrics import batch_metrics, note_entropy, update_metrics
 from stretto.learner.turns import by_turn
 from stretto.models.load import named_weights, save_policy
 from stretto.models.lora import merged_weights, save_lora
@@ -160,19 +161,16 @@ class Learner:
         self.version += 1
         if self.old is not None:
             self.old.after_step(self.version)
-        mean = np.mean(np.array([[*n, *x] for n, x in zip(norms, losses, strict=True)]), axis=0)
-        out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": lr}
-        if self._values:
-            out |= {"loss/critic": mean[4], "critic/grad_norm": mean[1]}
-        out |= metrics.report() | batch_metrics(batch, len(inner) - 1) | first.report()
-        out["intake/nonfinite_tokens"] = prepared.lost
-        warning = None if critic_alone else self._watch.see(float(out.get("entropy", math.nan)), float(mean[0]))
+        update = update_metrics(norms, losses, lr, prepared.lost, self._values)
+        out = joined(update, metrics.report(), batch_metrics(batch, len(inner) - 1), first.report())
+        if self.old is not None:
+            out = joined(out, self.old.counters())
+        warning = None if critic_alone else self._watch.see(out.get("entropy", math.nan), out["grad_norm"])
         if warning is not None:
             log.warning("version %d: %s", self.version, warning)
-        result = StepResult(self.version, False, {k: float(v) for k, v in out.items()}, warning, first.ratio())
+        result = StepResult(self.version, False, out, warning, first.ratio())
         if self.old is None:
             return result
-        result.metrics.update(self.old.counters())
         return replace(result, fill_s=self.old.fill_s, fill_tokens=self.old.fill_tokens)
 
     def score(self, columns: Mapping[str, np.ndarray[Any, Any]], before: int) -> np.ndarray[Any, Any]:
@@ -220,7 +218,7 @@ class Learner:
             if first is not None:
                 first.note(micro, batch_rows[rows], scores.logp)
             more = loss.metrics
-            more.share("entropy", scores.entropy, scores.entropy.numel())
+            note_entropy(more, scores.entropy)
             metrics = metrics + more
             sums += torch.stack([loss.total.detach(), loss.policy.detach(), loss.critic.detach()]).double()
         return sums.tolist(), metrics

@@ -1,11 +1,40 @@
-"""Metrics of a step that come from its batch, before any update."""
+"""Metrics of a step that come from its batch, before any update, and from its updates."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.kernel.metrics import Metric, Section, declare
+from stretto.objectives.metrics import Metrics
+
+OWN = declare(
+    __name__,
+    Metric(Section.ROW, "loss loss/policy loss/critic", "objective's own",
+           "what was minimised: all, the objective's part, the critic's", "of no meaning by itself",
+           "judge by reward and evaluation"),
+    Metric(Section.ROW, "lr", "", "learning rate of the step", "as the schedule says"),
+    Metric(Section.STALENESS, "off_policy/inner_steps", "steps", "optimizer steps on this batch after the first one",
+           "as configured"),
+    Metric(Section.STALENESS, "off_policy/distance", "versions", "greatest staleness plus inner steps",
+           "**exact**: at most L plus inner steps"),
+    Metric(Section.STALENESS, "tokens/trained", "tokens",
+           "policy tokens that trained: `batch/tokens` without `intake/nonfinite_tokens`", "near `batch/tokens`"),
+    Metric(Section.LEARNER, "entropy", "nats/token", "of the policy that learns", "falls slowly",
+           "falls at once: lower `learner.lr`, an entropy term"),
+    Metric(Section.LEARNER, "entropy/behavior", "nats/token", "of the distribution that was sampled from",
+           "as `entropy`"),
+    Metric(Section.LEARNER, "grad_norm critic/grad_norm", "", "gradient norm before clipping",
+           "within 3 times its median", "peaks come before a divergence: `is_ratio/max` of that step"),
+    Metric(Section.LEARNER, "intake/nonfinite_tokens", "tokens",
+           "left out for a log-probability that isn't finite", "0", "the engine: its numbers, its sampling"),
+    Metric(Section.LEARNER, "critic/explained_variance", "share", "1 - Var(return - value) / Var(return)",
+           "above 0 after some steps, rising", "negative: the critic does harm"),
+)  # fmt: skip
 
 
 def batch_metrics(batch: TokenBatch, inner_steps: int) -> dict[str, float]:
@@ -17,7 +46,7 @@ def batch_metrics(batch: TokenBatch, inner_steps: int) -> dict[str, float]:
     if batch.trained_at is not None:  # what comes back for its late reward was counted when it first trained
         batch = batch.select((batch.trained_at < 0).nonzero().squeeze(1))
     if not batch.rows:
-        return out
+        return OWN.checked(out)
     tokens = int(batch.mask.sum())
     out["tokens/trained"] = float(tokens)
     if batch.versions is not None and tokens:
@@ -26,7 +55,25 @@ def batch_metrics(batch: TokenBatch, inner_steps: int) -> dict[str, float]:
         out["entropy/behavior"] = float(batch.entropy[batch.mask].double().mean())
     if batch.values is not None and batch.targets is not None and tokens:
         out["critic/explained_variance"] = explained_variance(batch.values[batch.mask], batch.targets[batch.mask])
-    return out
+    return OWN.checked(out)
+
+
+def update_metrics(
+    norms: Sequence[tuple[float, float]], losses: Sequence[Sequence[float]], lr: float, nonfinite: int, critic: bool
+) -> dict[str, float]:
+    """Means over a step's optimizer steps. ``norms``: of each the gradient norms of policy and critic; ``losses``: of
+    each (total, policy, critic); ``nonfinite``: tokens that were left out."""
+    mean = np.mean(np.array([[*n, *x] for n, x in zip(norms, losses, strict=True)]), axis=0).tolist()
+    out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": lr,
+           "intake/nonfinite_tokens": float(nonfinite)}  # fmt: skip
+    if critic:
+        out |= {"loss/critic": mean[4], "critic/grad_norm": mean[1]}
+    return OWN.checked(out)
+
+
+def note_entropy(metrics: Metrics, entropy: Tensor) -> None:
+    """Add the entropy of the policy that learns, of each policy token of a micro-batch (flat)."""
+    metrics.share("entropy", entropy, entropy.numel())
 
 
 def explained_variance(values: Tensor, targets: Tensor) -> float:

@@ -9,11 +9,19 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.aggregate import Aggregation, mean_nll, scale_normalised
 from stretto.objectives.base import Objective
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import log_ratio
 from stretto.objectives.registry import REGISTRY
+
+OWN = declare(
+    __name__,
+    Metric(Section.METHOD, "nll/{positive,negative}", "nats",
+           "`asympo`, `spo`: mean negative log-probability of rows with A > 0 and A < 0"),
+    Metric(Section.METHOD, "asympo/pressure/{mean,std,max}", "1/nats", "`asympo`: by what a row was scaled"),
+)  # fmt: skip
 
 
 @REGISTRY.register("asympo")
@@ -44,13 +52,12 @@ class ASymPO(Objective):
 
 
 def response_scales(batch: TokenBatch, logp: Tensor, scale: Tensor, advantages: Tensor) -> Metrics:
-    """Metrics of methods that look at no behaviour: off-policy ones if the batch has what they need, mean negative
-    log-probability of good and bad responses (``scale`` [B]), and the imbalance sum A l / sum |A| l."""
+    """Metrics of methods that look at no behaviour: off-policy ones if the batch has what they need, and the mean
+    negative log-probability of good and bad responses (``scale`` [B])."""
     metrics = Metrics()
     if batch.logp_behavior is not None:
         metrics = off_policy(batch, log_ratio(logp.detach(), batch.logp_behavior, batch.mask))
     a = advantages.sum(1) / batch.mask.sum(1).clamp(min=1)
     for name, chosen in (("positive", a > 0), ("negative", a < 0)):
         metrics.share(f"nll/{name}", scale[chosen], chosen.sum())
-    metrics.share("nll/imbalance", a * scale, (a.abs() * scale).sum())
     return metrics

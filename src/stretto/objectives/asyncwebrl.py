@@ -9,10 +9,17 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.advantage import steps_of
 from stretto.objectives.decoupled_ppo import DecoupledPPO
 from stretto.objectives.metrics import Metrics
 from stretto.objectives.registry import REGISTRY
+
+OWN = declare(
+    __name__,
+    Metric(Section.METHOD, "trajectory/steps/{mean,std,max}", "turns",
+           "`asyncwebrl`: turns of a trajectory, as its normaliser counts them"),
+)  # fmt: skip
 
 
 @REGISTRY.register("asyncwebrl")

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, InvariantError
+from stretto.kernel.metrics import undeclared
 from stretto.objectives.advantage import absent_rows, group_advantages, standardised
 from stretto.objectives.aggregate import Aggregation, aggregate
 from stretto.objectives.inputs import check_finite, check_inputs, floating
@@ -208,7 +209,10 @@ class Objective:
         return batch, logp, values, a
 
     def assembled(self, batch: TokenBatch, x: Tensor, metrics: Metrics, logp: Tensor, values: Tensor | None) -> Loss:
-        """``x`` [B,T] aggregated, and the critic's loss where there are ``values``."""
+        """``x`` [B,T] aggregated, and the critic's loss where there are ``values``. ``InvariantError`` if a method of
+        this package computes a metric that nothing declares."""
+        if type(self).__module__.startswith("stretto.") and (strange := undeclared(metrics.names)):
+            raise InvariantError(f"objective {self.component_name!r} computes {strange[0]}, which nothing declares")
         policy = aggregate(x, batch, self.aggregation, self.max_length)
         if values is None:
             critic = torch.zeros((), dtype=logp.dtype, device=logp.device)

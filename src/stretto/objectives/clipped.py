@@ -53,5 +53,5 @@ class Clipped(Objective):
         d = log_ratio(logp, reference_logp(batch, self.reference), batch.mask)
         surrogate, binds = ppo_clip(ratio(d), advantages, self.clip_low, self.clip_high, self.dual_clip)
         metrics = off_policy(batch, d)
-        metrics.share("ppo/clip_fraction", binds & batch.mask, batch.mask.sum())
+        metrics.clipped(binds, batch.mask)
         return -surrogate, metrics

@@ -79,9 +79,9 @@ class COPC(CorrectedValues):
         kept = inside(now, *self.keep)
         weight = torch.where(kept, ratio(now), 0.0)
         metrics = off_policy(batch, now, weight)
-        metrics.share("gate/kept_tokens", kept & batch.mask, batch.mask.sum())
+        metrics.kept(kept, batch.mask)
         if self.ppo_clip is None:
             return -(weight * advantages * torch.where(batch.mask, logp, 0.0)), metrics
         surrogate, binds = ppo_clip(ratio(d), advantages, *self.ppo_clip)
-        metrics.share("ppo/clip_fraction", binds & kept & batch.mask, batch.mask.sum())
+        metrics.clipped(binds & kept, batch.mask)
         return -torch.where(kept, surrogate, 0.0), metrics

@@ -84,6 +84,6 @@ class DecoupledPPO(Clipped):
         rho = ratio(log_ratio(logp, reference, batch.mask))
         surrogate, binds = ppo_clip(rho, advantages, self.clip_low, self.clip_high, self.dual_clip)
         metrics = off_policy(batch, log_ratio(logp.detach(), behavior, batch.mask), weight * rho.detach())
-        metrics.share("ppo/clip_fraction", binds & kept & batch.mask, batch.mask.sum())
-        metrics.share("gate/kept_tokens", kept & batch.mask, batch.mask.sum())
+        metrics.clipped(binds & kept, batch.mask)
+        metrics.kept(kept, batch.mask)
         return -(surrogate * weight), metrics

@@ -10,11 +10,18 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.metrics import Metrics
 from stretto.objectives.ratio import log_ratio
 from stretto.objectives.regions import entropy_region
 from stretto.objectives.registry import REGISTRY
+
+OWN = declare(
+    __name__,
+    Metric(Section.METHOD, "staleness/{inside,after}", "versions", "`entr`: between a trajectory's first and last "
+           "token, and from there to the training version"),
+)  # fmt: skip
 
 
 @REGISTRY.register("entr")
@@ -48,7 +55,7 @@ class Entr(Clipped):
         loss, metrics = super().token_loss(batch, logp, advantages)
         d = log_ratio(logp.detach(), behavior, batch.mask)
         kept = entropy_region(d, entropy, self.tau, self.eps)
-        metrics.share("gate/masked_tokens", ~kept & batch.mask, batch.mask.sum())
+        metrics.masked(~kept, batch.mask)
         version_spread(batch, metrics)
         return torch.where(kept, loss, 0.0), metrics
 

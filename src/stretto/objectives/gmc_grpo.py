@@ -86,6 +86,5 @@ class GMCGRPO(Rejecting):
             log_weight, capped = upper_cap(whole, self.eps, "zero" if self.variant == "tic_zero" else "truncate")
         weight = torch.where(log_weight == -torch.inf, 0.0, ratio(log_weight))
         metrics = off_policy(batch, d, weight)
-        metrics.share("gate/capped_sequences", (capped & batch.mask).any(1), batch.mask.any(1).sum())
-        metrics.moment("gate/sequence_weight", weight[batch.mask])
+        metrics.capped_sequences(capped, weight, batch.mask)
         return -(weight * advantages * torch.where(batch.mask, logp, 0.0)), metrics

@@ -69,5 +69,5 @@ class GRPO(Rejecting, Clipped):
             return x, metrics
         d = log_ratio(logp.detach(), reference_logp(batch, self.reference), batch.mask)
         kept = sequence_kept(d, advantages, batch.mask, self.opsm_delta)
-        metrics.share("gate/kept_tokens", kept & batch.mask, batch.mask.sum())
+        metrics.kept(kept, batch.mask)
         return torch.where(kept, x, 0.0), metrics

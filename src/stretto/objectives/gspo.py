@@ -45,5 +45,5 @@ class GSPO(Clipped):
             ratio(at_level(d, batch, "geometric")), mean.expand_as(d), self.clip_low, self.clip_high, self.dual_clip
         )
         metrics = off_policy(batch, d)
-        metrics.share("ppo/clip_fraction", binds & batch.mask, batch.mask.sum())
+        metrics.clipped(binds, batch.mask)
         return -surrogate, metrics

@@ -9,10 +9,16 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import Reference, log_ratio, reference_logp
 from stretto.objectives.referenced import Referenced
 from stretto.objectives.registry import REGISTRY
+
+OWN = declare(
+    __name__,
+    Metric(Section.METHOD, "pmd/pull", "nats²", "`kimi-pmd`: the quadratic pull to the reference"),
+)  # fmt: skip
 
 
 @REGISTRY.register("kimi-pmd")

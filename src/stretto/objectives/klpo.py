@@ -11,6 +11,7 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.errors import DataError
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives import klpo_estimators as kl
 from stretto.objectives.advantage import row_rewards
 from stretto.objectives.aggregate import Aggregation
@@ -19,6 +20,11 @@ from stretto.objectives.inputs import floating
 from stretto.objectives.loss import Loss
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.registry import REGISTRY
+
+OWN = declare(
+    __name__,
+    Metric(Section.METHOD, "klpo/{kl,objective}", "nats", "`klpo`: its estimate of the KL, and its objective"),
+)  # fmt: skip
 
 
 @REGISTRY.register("klpo")

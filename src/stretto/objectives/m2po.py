@@ -53,5 +53,5 @@ class M2PO(Referenced):
         kept = d.detach().double().square() < batch.statistics["m2_limit"]
         r = torch.where(kept, ratio(d), 0.0)
         metrics = off_policy(batch, d, r)
-        metrics.share("gate/kept_tokens", kept & batch.mask, batch.mask.sum())
+        metrics.kept(kept, batch.mask)
         return -(r * advantages), metrics

@@ -9,7 +9,25 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.ratio import ratio
+
+OWN = declare(
+    __name__,
+    Metric(Section.POLICY, "off_policy/kl", "nats", "KL(sampling policy, current), estimate K3",
+           "below 0.1, no trend", "the first sign of a collapse: lower L or `learner.lr`"),
+    Metric(Section.POLICY, "ess", "share", "effective sample size of the weights that the objective uses, over their "
+           "number", "above 0.3"),
+    Metric(Section.POLICY, "is_ratio/{mean,std,max}", "ratio", "ratios before any clip, as the objective saw them",
+           "mean 0.5 to 2, std at most 1", "too stale"),
+    Metric(Section.POLICY, "is_ratio/clipped_fraction", "share", "tokens whose weight was cut to a cap", "0 to 0.2"),
+    Metric(Section.POLICY, "ppo/clip_fraction", "share", "tokens at which the clip binds", "0 to 0.3",
+           "the step is too large or the data too old"),
+    Metric(Section.POLICY, "gate/{kept_tokens,kept_sequences}", "share", "past the objective's gate", "at least 0.8"),
+    Metric(Section.POLICY, "gate/{masked_tokens,capped_tokens,capped_sequences}", "share",
+           "masked or capped by the objective's gate", "at most 0.2"),
+    Metric(Section.POLICY, "gate/sequence_weight/{mean,std,max}", "ratio", "weight of a whole trajectory", "near 1"),
+)  # fmt: skip
 
 
 class Metrics(Mapping[str, float]):
@@ -37,6 +55,44 @@ class Metrics(Mapping[str, float]):
     def weigh(self, weights: Tensor) -> None:
         """The importance weights of the policy tokens (flat)."""
         self.weights = torch.stack(_sums(weights))
+
+    def clipped(self, binds: Tensor, mask: Tensor) -> None:
+        """The tokens [B,T] at which the clip binds."""
+        self._of_tokens("ppo/clip_fraction", binds, mask)
+
+    def truncated(self, cut: Tensor, mask: Tensor) -> None:
+        """The tokens [B,T] whose weight was cut to a cap."""
+        self._of_tokens("is_ratio/clipped_fraction", cut, mask)
+
+    def kept(self, kept: Tensor, mask: Tensor) -> None:
+        """The tokens [B,T] that pass the gate; in (0, 1) where it is smooth."""
+        self._of_tokens("gate/kept_tokens", kept, mask)
+
+    def masked(self, masked: Tensor, mask: Tensor) -> None:
+        """The tokens [B,T] that the gate masks."""
+        self._of_tokens("gate/masked_tokens", masked, mask)
+
+    def capped(self, capped: Tensor, mask: Tensor) -> None:
+        """The tokens [B,T] whose weight the gate caps."""
+        self._of_tokens("gate/capped_tokens", capped, mask)
+
+    def kept_sequences(self, kept: Tensor, mask: Tensor) -> None:
+        """Rows with a token [B,T] that passes the gate."""
+        self.share("gate/kept_sequences", (kept & mask).any(1), mask.any(1).sum())
+
+    def capped_sequences(self, capped: Tensor, weight: Tensor, mask: Tensor) -> None:
+        """Rows whose ``weight`` [B,T], one a row, the gate caps."""
+        self.share("gate/capped_sequences", (capped & mask).any(1), mask.any(1).sum())
+        self.moment("gate/sequence_weight", weight[mask])
+
+    def _of_tokens(self, name: str, chosen: Tensor, mask: Tensor) -> None:
+        self.share(name, torch.where(mask, chosen, 0), mask.sum())
+
+    @property
+    def names(self) -> list[str]:
+        """What ``report`` can name."""
+        moments = [f"{name}/{part}" for name in self.moments for part in ("mean", "std", "max")]
+        return [*self.shares, *moments, *(() if self.weights is None else ("ess",))]
 
     def __add__(self, other: Metrics) -> Metrics:
         out = Metrics()

@@ -53,6 +53,6 @@ class PPOEWMA(Clipped):
         free = log_ratio(logp, adj, batch.mask)
         surrogate = ratio(torch.where(binds, clipped, free)) * advantages
         metrics = off_policy(batch, log_ratio(now, behavior, batch.mask), ratio(free))
-        metrics.share("ppo/clip_fraction", binds & batch.mask, batch.mask.sum())
-        metrics.share("gate/capped_tokens", (behavior < adj) & batch.mask, batch.mask.sum())
+        metrics.clipped(binds, batch.mask)
+        metrics.capped(behavior < adj, batch.mask)
         return -surrogate, metrics

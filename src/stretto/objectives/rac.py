@@ -11,11 +11,19 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.errors import DataError, NonFiniteError
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.base import Objective
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import at_level, log_ratio, ratio
 from stretto.objectives.registry import REGISTRY
 from stretto.objectives.retroactive import age_weight, correction
+
+OWN = declare(
+    __name__,
+    Metric(Section.LATE, "rac/returned_rows", "share", "rows of the batch that came back"),
+    Metric(Section.LATE, "rac/{delay,age_weight,correction}/{mean,std,max}", "steps, weight, reward",
+           "how late they came, how they were weighed, what they corrected"),
+)  # fmt: skip
 
 
 @REGISTRY.register("rac")

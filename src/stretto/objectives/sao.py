@@ -69,7 +69,7 @@ class SAO(Objective):
         d = log_ratio(logp.detach(), batch.need("logp_behavior")[0], batch.mask)
         weight = two_sided(ratio(d), self.clip_low, self.clip_high)
         metrics = off_policy(batch, d, weight)
-        metrics.share("gate/kept_tokens", (weight > 0) & batch.mask, batch.mask.sum())
+        metrics.kept(weight > 0, batch.mask)
         return -(weight * advantages * torch.where(batch.mask, logp, 0.0)), metrics
 
 

@@ -43,5 +43,5 @@ class SAPO(Referenced):
         soft = torch.sigmoid(tau * (r - 1))
         fades = (4 * soft * (1 - soft)).detach()
         metrics = off_policy(batch, d, fades * r.detach())
-        metrics.share("gate/kept_tokens", torch.where(batch.mask, fades, 0.0), batch.mask.sum())
+        metrics.kept(fades, batch.mask)
         return -(4 / tau * soft * advantages), metrics

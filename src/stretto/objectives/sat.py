@@ -10,12 +10,21 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.gate import ppo_clip
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import at_level, log_ratio, ratio
 from stretto.objectives.regions import Kernel, contraction, upper_quantile
 from stretto.objectives.registry import REGISTRY
+
+OWN = declare(
+    __name__,
+    Metric(Section.METHOD, "sat/{gated_tokens,radius_low,radius_high,log_ratio}", "share, ratio, nats",
+           "`sat`: tokens whose interval was contracted, its bounds, the size of the log-ratio"),
+    Metric(Section.METHOD, "sat/contracted_by/{mean,std,max}", "share",
+           "`sat`: by how much the interval was contracted"),
+)  # fmt: skip
 
 
 @REGISTRY.register("sat")
@@ -78,7 +87,7 @@ class SAT(Clipped):
         high = torch.where(d.detach() > 0, c, 1.0) * self.clip_high
         surrogate, binds = ppo_clip(ratio(d), advantages, low, high, self.dual_clip)
         metrics = off_policy(batch, log_ratio(logp.detach(), batch.need("logp_behavior")[0], batch.mask), ratio(d))
-        metrics.share("ppo/clip_fraction", binds & batch.mask, tokens)
+        metrics.clipped(binds, batch.mask)
         metrics.share("sat/gated_tokens", (c < 1) & batch.mask, tokens)
         for name, x in {"sat/radius_low": low, "sat/radius_high": high, "sat/log_ratio": size}.items():
             metrics.share(name, torch.where(batch.mask, x, 0.0), tokens)

@@ -44,5 +44,5 @@ class VTrace(CorrectedValues):
         r = ratio(d)
         weight = r.clamp(max=self.rho_bar)
         metrics = off_policy(batch, d, weight)
-        metrics.share("is_ratio/clipped_fraction", (weight != r) & batch.mask, batch.mask.sum())
+        metrics.truncated(weight != r, batch.mask)
         return -(weight * advantages * torch.where(batch.mask, logp, 0.0)), metrics

@@ -60,8 +60,7 @@ class Weighted(Objective):
         weight, kept, truncated = self.gate(batch, numerator, d, advantages)
         now = d if fixed is None else log_ratio(logp.detach(), behavior, batch.mask)
         metrics = off_policy(batch, now, weight)
-        tokens = batch.mask.sum()
-        metrics.share("is_ratio/clipped_fraction", truncated & batch.mask, tokens)
-        metrics.share("gate/kept_tokens", kept & batch.mask, tokens)
-        metrics.share("gate/kept_sequences", (kept & batch.mask).any(1), batch.mask.any(1).sum())
+        metrics.truncated(truncated, batch.mask)
+        metrics.kept(kept, batch.mask)
+        metrics.kept_sequences(kept, batch.mask)
         return -(weight * advantages * torch.where(batch.mask, logp, 0.0)), metrics

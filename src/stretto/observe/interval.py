@@ -7,64 +7,64 @@ the batch that was shipped; ``reward/all``, ``length`` and the like from every t
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
-from stretto.observe.tally import Done, Event, Row, Tally, percentile
+from stretto.kernel.metrics import Metric, Section, declare, joined
+from stretto.observe.completed import completed
+from stretto.observe.tally import Done, Event, Row, Tally
+from stretto.observe.times import Times
 
 ROWS = frozenset(("StepEnd", "Eval"))
 """The events that complete a row."""
 
-
-class Spans:
-    """Busy time of something that many can do at once: union of [start, end] spans inside a window."""
-
-    def __init__(self) -> None:
-        self.starts, self.ends = array("d"), array("d")
-        """In seconds of the run's clock."""
-
-    def add(self, start: float, end: float) -> None:
-        """One span."""
-        self.starts.append(start)
-        self.ends.append(end)
-
-    def take(self, since: float) -> tuple[float, float]:
-        """(seconds in which at least one span was active, sum of all spans); both after ``since``. Forgets them."""
-        if not self.starts:
-            return 0.0, 0.0
-        start, end = np.array(self.starts), np.array(self.ends)
-        self.starts, self.ends = array("d"), array("d")
-        order = start.argsort(kind="stable")
-        start, end = np.maximum(start[order], since), end[order]
-        reach = np.maximum.accumulate(np.concatenate([[since], end[:-1]]))  # how far those before it came
-        total = np.maximum(end - start, 0.0).sum()
-        return float(np.maximum(end - np.maximum(start, reach), 0.0).sum()), float(total)
+OWN = declare(
+    __name__,
+    Metric(Section.ROW, "step", "steps", "steps that have trained", "rises"),
+    Metric(Section.ROW, "t", "s", "the run's clock; virtual in a rehearsal", "rises"),
+    Metric(Section.ROW, "version", "versions", "the policy after this step", "step + the first version"),
+    Metric(Section.REWARD, "eval/accuracy", "share", "held-out tasks whose reward reaches `eval.success_threshold`",
+           "rises with the training reward", "it falls while that rises: the reward is gamed"),
+    Metric(Section.REWARD, "eval/mean", "reward", "mean reward of the held-out tasks; one that failed counts 0",
+           "rises"),
+    Metric(Section.REWARD, "eval/{version,count}", "version, tasks", "what was evaluated, on how many tasks",
+           otherwise="accuracy is known to ± sqrt(p(1 - p)/n)"),
+    Metric(Section.REWARD, "weights/distance_to_initial", "",
+           "distance of the engines' weights from those of the start, relative; the least of all engines",
+           "above 0 after the first update", "0: updates don't arrive"),
+    Metric(Section.STALENESS, "pool/size", "groups", "complete, waiting to train", "no trend",
+           "grows: the learner is the bottleneck"),
+    Metric(Section.STALENESS, "in_flight", "trajectories", "being generated or scored", "level"),
+    Metric(Section.LEARNER, "update/skipped", "0 or 1", "the gradient was not finite, and the step was skipped", "0",
+           "lower `learner.lr`; look for NaN rewards"),
+    Metric(Section.WORK, "ledger/{submitted,trained,rejected,filtered,failed,cancelled,open}", "trajectories",
+           "since the start: where each one is or how it ended", "**exact**: submitted is the sum of the rest",
+           "work was lost: a fault"),
+    Metric(Section.WORK, "ledger/{submitted,trained,rejected,filtered,failed,cancelled,open}_tokens", "tokens",
+           "the same in policy tokens", "**exact**"),
+    Metric(Section.WORK, "ledger/rejected_token_share", "share", "rejected of all generated tokens", "at most 0.05",
+           "raise L, lower `control.depth`"),
+    Metric(Section.WORK, "tokens_per_s/{generated,trained}", "tokens/s", "over the interval",
+           "trained at least 0.9 of generated", "see the ledger"),
+    Metric(Section.TIME, "time/eval", "s", "an evaluation", otherwise="fewer `eval.tasks`, larger `eval.every`"),
+    Metric(Section.TIME, "version/learner", "version", "published", "engine_max at most learner"),
+    Metric(Section.TIME, "version/{engine_min,engine_max}", "version", "held by engines", "engine_max at most learner",
+           "one that lags: `restarts/engine`"),
+    Metric(Section.TIME, "restarts/engine", "engines", "that went down since the start", "0", "`logs/` of that engine"),
+)  # fmt: skip
 
 
 class Interval:
     """Cumulative counts and what happened since the last row."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.tally, self.times = Tally(), Times()
         self.start: Event = {}
-        self._busy: dict[str, Spans] = {}
-        self._env = Spans()
-        self._since = 0.0
-        self._step_started = 0.0
         self._done: list[Done] = []
-        self._pause_s: list[float] = []
         self._before = (0, 0)
         own: dict[str, Callable[[Event], Row | None]] = {
-            "RunStart": self._on_start,
-            "Resumed": self._on_resumed,
-            "EnvDone": self._on_env,
-            "StepStart": self._on_step_start,
+            **self.times.handlers,
+            "RunStart": both(self._on_start, self.times.handlers["RunStart"]),
             "StepEnd": self._on_step_end,
-            "Loaded": self._on_loaded,
-            "Busy": self._on_busy,
             "Eval": self._on_eval,
         }
         self.handlers: dict[str, Callable[[Event], Row | None]] = {
@@ -85,28 +85,9 @@ class Interval:
 
     def _on_start(self, event: Event) -> None:
         self.start = event
-        self._since = event["t"]
-
-    def _on_resumed(self, event: Event) -> None:
-        self._since = event["t"]
-
-    def _on_env(self, event: Event) -> None:
-        self._env.add(event["start"], event["t"])
 
     def _on_done(self, event: Event) -> None:
         self._done.append(self.tally.trajectory_done(event))
-
-    def _on_step_start(self, event: Event) -> None:
-        self._step_started = event["t"]
-
-    def _on_loaded(self, event: Event) -> None:
-        self._pause_s.append(event["t"] - event["start"])
-
-    def _on_busy(self, event: Event) -> None:
-        worker = event["worker"]
-        if worker not in self._busy:
-            self._busy[worker] = Spans()
-        self._busy[worker].add(event["start"], event["end"])
 
     def _on_eval(self, event: Event) -> Row:
         row: Row = {"step": self.tally.steps, "t": event["t"], "eval/accuracy": event["accuracy"],
@@ -114,14 +95,18 @@ class Interval:
                     "time/eval": event["t"] - event["start"]}  # fmt: skip
         if event.get("distance"):
             row["weights/distance_to_initial"] = min(event["distance"].values())
-        return row
+        return OWN.checked(row)
 
     def _on_step_end(self, event: Event) -> Row:
-        t, tally = event["t"], self.tally
-        window = max(t - self._since, 1e-9)
-        row: Row = {"step": tally.steps, "version": event["version"], "t": t}
-        row |= tally.batch
-        row |= completed(self._done)
+        own = self._own(event, self.times.window(event["t"]))
+        row = joined(own, self.tally.batch, completed(self._done), self.times.step(event["t"]), event["metrics"])
+        self._done = []
+        return row
+
+    def _own(self, event: Event, window: float) -> Row:
+        """What is of no one else, for a step that ends after ``window`` seconds."""
+        tally = self.tally
+        row: Row = {"step": tally.steps, "version": event["version"], "t": event["t"]}
         for name, (count, tokens) in tally.ledger().items():
             row[f"ledger/{name}"], row[f"ledger/{name}_tokens"] = count, tokens
         submitted_tokens = row["ledger/submitted_tokens"]
@@ -129,7 +114,6 @@ class Interval:
         before, self._before = self._before, (submitted_tokens, row["ledger/trained_tokens"])
         row["tokens_per_s/generated"] = (submitted_tokens - before[0]) / window
         row["tokens_per_s/trained"] = (row["ledger/trained_tokens"] - before[1]) / window
-        row |= self._times(window, t)
         row["pool/size"], row["in_flight"] = len(tally.ready), tally.in_flight
         row["version/learner"] = tally.published
         if tally.worker_version:
@@ -137,27 +121,7 @@ class Interval:
             row["version/engine_max"] = max(tally.worker_version.values())
         row["restarts/engine"] = tally.restarts
         row["update/skipped"] = int(event["skipped"])
-        row |= event["metrics"]
-        self._since = t
-        self._done = []
-        return row
-
-    def _times(self, window: float, t: float) -> Row:
-        """Seconds by role and idle shares. A span that crosses the window's start counts inside it only."""
-        row: Row = {"time/step": window}
-        busy = [spans.take(self._since)[0] for worker, spans in self._busy.items() if worker != "learner"]
-        engines = max(len(busy), int(self.start.get("engines") or 1))
-        row["time/generate"] = sum(busy) / engines
-        row["time/train"] = t - max(self._step_started, self._since)
-        row["time/wait"] = window - row["time/train"]
-        row["time/sync"] = sum(self._pause_s) / engines
-        env, row["time/score"] = self._env.take(self._since)
-        row["sync/pause_s"] = max(self._pause_s, default=0.0)
-        row["idle_ratio/learner"] = row["time/wait"] / window
-        row["idle_ratio/engine"] = max(0.0, 1 - row["time/generate"] / window)
-        row["idle_ratio/env"] = max(0.0, 1 - env / window)
-        self._pause_s.clear()
-        return row
+        return OWN.checked(row)
 
 
 def both(
@@ -170,33 +134,3 @@ def both(
         return second(event) if second is not None else None
 
     return call
-
-
-def completed(done: list[Done]) -> Row:
-    """Metrics over trajectories that completed in the interval, whatever became of them."""
-    row: Row = {"reward/all/count": 0, "completed": len(done)}
-    if not done:
-        return row
-    rewards = [d.reward for d in done if d.reward is not None]
-    row["reward/all/count"] = len(rewards)
-    if rewards:
-        row["reward/all/mean"] = sum(rewards) / len(rewards)
-    row["reward/valid_fraction"] = len(rewards) / len(done)
-    row |= _functions([d.rewards for d in done if d.rewards is not None])
-    lengths = [d.tokens for d in done]
-    row["length/mean"] = sum(lengths) / len(lengths)
-    row["length/p95"] = percentile(Counter(lengths), 0.95)
-    row["truncated"] = sum(d.truncated for d in done) / len(done)
-    row["turns/mean"] = sum(d.turns for d in done) / len(done)
-    return row
-
-
-def _functions(several: list[dict[str, float | None]]) -> Row:
-    """Of each of several reward functions: the mean of its values and the share of trajectories without one."""
-    row: Row = {}
-    for label in several[0] if several else ():
-        values = [value for rewards in several if (value := rewards[label]) is not None]
-        if values:
-            row[f"reward/fn/{label}/mean"] = sum(values) / len(values)
-        row[f"reward/fn/{label}/failed"] = 1 - len(values) / len(several)
-    return row

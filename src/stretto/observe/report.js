@@ -62,10 +62,10 @@ function headline() {
   tile("Steps", number(summary.steps), start.max_steps ? `of ${number(start.max_steps)}` : "", `version ${summary.version}, ${seconds(span < 1e-6 ? 0 : span)}`);
   const used = l.submitted[1] ? l.trained[1] / (l.submitted[1] - l.open[1] || 1) : null;
   tile("Tokens trained", number(l.trained[1]), "", used === null ? "" : `${percent(used)} of those that ended`);
-  if (D.step_count) tile("Idle", percent(mean("idle_ratio/learner")), "learner", `engine ${percent(mean("idle_ratio/engine"))}, environment ${percent(mean("idle_ratio/env"))}`);
+  if (D.step_count) tile("Idle", percent(mean(D.idle.learner)), "learner", `engine ${percent(mean(D.idle.engine))}, environment ${percent(mean(D.idle.env))}`);
 }
-const mean = (name) => {
-  const t = column("time/step"), v = column(name);
+const mean = (v) => {
+  const t = column("time/step");
   let sum = 0, weight = 0;
   v.forEach((x, i) => { if (x !== null && t[i]) { sum += x * t[i]; weight += t[i]; } });
   return weight ? sum / weight : null;
@@ -100,7 +100,7 @@ function curves() {
       { name: `lag bound ${bound}`, color: color("ink"), y: column("step").map(() => bound), kind: "dash" }] : [] });
   });
   chart("idle", (el, w) => lineChart(el, w, { ...common(), y0: 0, y1: 1, yformat: percent, height: 210, label: "Idle shares", series: [
-    ["learner", "learner"], ["engine", "engine"], ["env", "environment"]].map(([k, n]) => ({ name: n, color: color(k), y: column("idle_ratio/" + k) })) }));
+    ["learner", "learner"], ["engine", "engine"], ["env", "environment"]].map(([k, n]) => ({ name: n, color: color(k), y: D.idle[k] })) }));
   chart("speed", (el, w) => lineChart(el, w, { ...common(), y0: 0, height: 210, label: "Tokens per second", series: [
     { name: "generated", color: color("engine"), y: column("tokens_per_s/generated"), kind: "thin" },
     { name: "trained", color: color("learner"), y: column("tokens_per_s/trained") }] }));

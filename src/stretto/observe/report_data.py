@@ -45,15 +45,14 @@ def collect(run_dir: Path, events: Callable[[], Iterable[Event]]) -> dict[str, A
     timeline = Timeline(extent, gathered.steps.exact("t"))
     for event in events():
         timeline(event)
-    # a worker reports its work late, in spans: here all of them are known
-    idle = {f"idle_ratio/{role}": shares for role, shares in timeline.idle().items()} if steps else {}
     return {
         "start": {key: value for key, value in interval.start.items() if key not in ("e", "t")},
         "summary": figures.summary(last),
         "findings": figures.health.data(),
         "ledger": interval.tally.ledger(),
         "staleness": sorted(interval.tally.stale_tokens.items()),
-        "steps": steps | idle,
+        "steps": steps,
+        "idle": timeline.idle(),  # a worker reports its work late, in spans: here all of them are known
         "timeline": timeline.data(),
         "samples": choose_samples(run_dir),
         "held_out": read_evaluations(run_dir, HELD_OUT),

@@ -7,10 +7,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.variance import all_equal
 
 Event = dict[str, Any]
 Row = dict[str, Any]
+OWN = declare(
+    __name__,
+    Metric(Section.REWARD, "reward/trained/{mean,count}", "reward, trajectories",
+           "valid rewards of the batch that trained; what comes back for a late reward was counted before",
+           "near `reward/all/mean`", "a growing gap: filters or rejection select"),
+    Metric(Section.REWARD, "group/zero_variance_fraction", "share",
+           "groups whose valid rewards are all equal, of those with two or more", "0.1 to 0.6",
+           "near 1: tasks too easy or too hard, nothing is learned"),
+    Metric(Section.REWARD, "group/valid_size", "trajectories", "valid members of a group",
+           "`group_size`; at least 2 with a group baseline", "failures eat the groups"),
+    Metric(Section.STALENESS, "staleness/{mean,p95,max}", "versions",
+           "of the batch's tokens: the version that trains minus the one that sampled", "**exact**: max at most L",
+           "mean at L: `control.depth` is high"),
+    Metric(Section.STALENESS, "staleness/{generation,waiting}", "versions",
+           "parts of the mean before and after completion", "**exact**: their sum is the mean",
+           "a large waiting part: the learner is the bottleneck"),
+    Metric(Section.STALENESS, "staleness/span", "versions", "newest minus oldest version inside one trajectory",
+           "at most L; 0 with `pin`"),
+    Metric(Section.STALENESS, "pool/age_p95", "s", "how long the batch's groups had waited", "no trend"),
+    Metric(Section.STALENESS, "batch/{groups,tokens}", "groups, policy tokens", "the batch's size",
+           "`prompts_per_step` groups"),
+)  # fmt: skip
 ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 
 
@@ -187,7 +210,7 @@ class Tally:
         }
         if rewards:
             row["reward/trained/mean"] = sum(rewards) / len(rewards)
-        return row | self._groups(event)
+        return OWN.checked(row | self._groups(event))
 
     def _groups(self, event: Event) -> Row:
         """Zero variance is judged on raw valid rewards, as filter and learner do; a group of fewer than two is a case

@@ -14,6 +14,7 @@ from stretto.envs.base import Environment, Task
 from stretto.envs.counter import mix
 from stretto.envs.verifiers import normalize
 from stretto.errors import ConfigError, InvariantError, StrettoError
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.pool.columns import Columns
 from stretto.pool.late import LateQueue, Promise, with_late
 from stretto.runtime.clock import Pause
@@ -21,6 +22,12 @@ from stretto.runtime.events import Event, EventLog
 from stretto.runtime.failures import Failures
 from stretto.trajectory import Trajectory
 
+OWN = declare(
+    __name__,
+    Metric(Section.LATE, "late/{promised,in_time,returned,dropped,pending}", "trajectories",
+           "since the start; pending now", "**exact**: promised is the sum of the rest",
+           "many dropped: a longer `objective.lifetime`"),
+)  # fmt: skip
 _STREAM = 0x1A7E
 _MOST_FAILURES = 16
 """So many late rewards that fail, with none that comes between, end the run."""
@@ -153,7 +160,7 @@ class LateRewards:
             self._log_dropped(self.queue.step_failed(fresh), "the step was skipped")
         else:
             self.queue.step_ended(fresh, version)
-        return {f"late/{name}": float(count) for name, count in self.queue.counts.items()}
+        return OWN.checked({f"late/{name}": float(count) for name, count in self.queue.counts.items()})
 
     # endings
 

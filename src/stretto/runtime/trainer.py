@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stretto.errors import ConfigError, DeadlockError, InvariantError
+from stretto.kernel.metrics import Metric, Section, declare, joined
 from stretto.pool.columns import Columns, concatenate
 from stretto.runtime.feeder import Feeder
 from stretto.runtime.parts import Parts
@@ -17,6 +18,13 @@ from stretto.runtime.publish import Publisher
 from stretto.runtime.segments import Segments
 from stretto.runtime.workers.base import Stepped
 from stretto.trajectory import Group, Trajectory
+
+OWN = declare(
+    __name__,
+    Metric(Section.LEARNER, "old_policy/stall_s", "s",
+           "how long the learner stood still for log-probabilities of the old policy", "small",
+           "`objective` without an old policy"),
+)  # fmt: skip
 
 
 class Trainer:
@@ -118,12 +126,14 @@ class Trainer:
             engine.flush_busy()
         if self._segments is not None and not stepped.skipped:
             self._stall_s += await self._segments.interrupt(stepped.version)
+        metrics = stepped.metrics
         if p.old_route is not None and not stepped.skipped:
-            stepped.metrics["old_policy/stall_s"] = self._stall_s + stepped.fill_s
+            metrics = joined(metrics, OWN.checked({"old_policy/stall_s": self._stall_s + stepped.fill_s}))
             self._stall_s = 0.0
         if p.late is not None:
-            stepped.metrics.update(p.late.step_ended([t.id for t in trajectories], version, stepped.skipped))
-        p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=stepped.metrics)
+            late_counts = p.late.step_ended([t.id for t in trajectories], version, stepped.skipped)
+            metrics = joined(metrics, late_counts)
+        p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=metrics)
         if stepped.skipped:
             self._skipped(trajectories, stepped)
         elif stepped.staging is not None:

@@ -11,9 +11,15 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.errors import InvariantError, WeightsError
+from stretto.kernel.metrics import Metric, Section, declare
 from stretto.learner.old_policy.weights import holding
 from stretto.learner.scores import Scorer
 
+OWN = declare(
+    __name__,
+    Metric(Section.LEARNER, "old_policy/{memory_bytes,passes,forward_tokens}", "bytes, passes, tokens",
+           "what recomputing the old policy costs", "small", "`objective` without an old policy"),
+)  # fmt: skip
 RECORD = "logp_old"
 """The record [B,T] of what was scored during the rollout; NaN where nothing was."""
 
@@ -90,11 +96,11 @@ class OldPolicyRoute:
     def counters(self) -> dict[str, float]:
         """Cost since the last call: ``memory_bytes`` held, ``passes`` (one per version and batch), ``forward_tokens``
         read by them, prompts included."""
-        out = {
+        out = OWN.checked({
             "old_policy/memory_bytes": float(self.nbytes),
             "old_policy/passes": float(self._passes),
             "old_policy/forward_tokens": float(self._tokens),
-        }
+        })  # fmt: skip
         self._passes = self._tokens = 0
         return out
 

@@ -8,9 +8,15 @@ import torch
 from torch import Tensor
 
 from stretto.batch import TokenBatch
+from stretto.kernel.metrics import Metric, Section, declare, joined
 from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.scores import Scorer
 from stretto.objectives.ewma import Ewma, beta_of_lag
+
+OWN = declare(
+    __name__,
+    Metric(Section.LEARNER, "old_policy/ewma_beta", "", "weight that the average keeps in a step", "as configured"),
+)
 
 
 class Average(OldPolicyRoute):
@@ -68,7 +74,7 @@ class Average(OldPolicyRoute):
 
     def counters(self) -> dict[str, float]:
         """The cost, and the beta in use."""
-        return super().counters() | {"old_policy/ewma_beta": self._ewma.beta}
+        return joined(super().counters(), OWN.checked({"old_policy/ewma_beta": self._ewma.beta}))
 
     def tensors(self) -> dict[str, Tensor]:
         """The average, its total weight and beta."""
