@@ -1,47 +1,56 @@
-"""Write docs/papers.md and its figures: run every experiment (or only those named, the others' lines stay), say what
-came out. Takes minutes on two cores."""
+"""Run the papers' experiments (all, or those named) and write down what came out.
+
+docs/papers/NAME.json holds every figure, docs/papers/NAME.png is the plot, docs/papers.md has conditions and notes.
+``--page``: only the page anew, from the data. All of them take minutes on two cores.
+"""
 
 from __future__ import annotations
 
 import argparse
-import re
+import json
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
-from stretto.papers import PAPERS, Settings, find
-from stretto.papers.run import Verdict, reproduce_all, text, word
+from stretto.papers import PAPERS, Paper, Settings, find
+from stretto.papers.run import Verdict, plain, reproduce_all, text, word
 
 DOCS = Path(__file__).parent
+DIGITS = 4
+LONGEST = 60
 HEAD = """# The papers
 
-Written by `python docs/papers.py` from `stretto reproduce`; seconds are those of a run on two cores, some
-beside another one.
+`stretto papers` lists the papers, `stretto reproduce NAME` runs an experiment and prints all of its figures beside
+those that were expected: the paper's own or, where it publishes none, those set down before the first run here. This
+page has what must hold and the notes for the reader; all figures are data, in `papers/NAME.json`.
 
-`stretto papers` lists the papers, `stretto reproduce NAME` runs an experiment: the published figure, ours, the
-condition and the verdict, and a figure file. *pass* and *FAIL* are conditions that were set before the experiment ran
-here; *reported* figures have none. A note says in plain words what did not appear.
+*pass* and *FAIL* judge a condition that was set before the experiment ran here. *not reproduced*: an effect that the
+paper reports did not appear. Where a paper leaves a constant open, the code marks our choice with [inferred].
+
+Written by `python docs/papers.py`; seconds are those of a run on two cores, some beside another one.
 
 """
 
 
 def main() -> None:
-    """Run and write."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="papers; default: all")
+    parser.add_argument("--page", action="store_true", help="run nothing")
     parser.add_argument("--quick", action="store_true", help="the short forms")
     parser.add_argument("--out", type=Path, default=DOCS, help="where papers.md and papers/ go")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    settings = Settings(quick=options.quick, first_seed=options.first_seed)
-    figures = options.out / "papers"
-    chosen = [find(name) for name in options.names] or None
-    verdicts = reproduce_all(settings, figures, options.jobs, say, chosen)
-    page = options.out / "papers.md"
-    rows, sections = earlier(page) if chosen else ({}, {})
+    verdicts: list[Verdict] = []
+    if not options.page:
+        settings = Settings(quick=options.quick, first_seed=options.first_seed)
+        chosen = [find(name) for name in options.names] or None
+        verdicts = reproduce_all(settings, options.out / "papers", options.jobs, say, chosen)
     for verdict in verdicts:
-        rows[verdict.paper.name], sections[verdict.paper.name] = row(verdict), section(verdict)
-    page.write_text(HEAD + overview(rows) + "".join(sections[p.name] for p in PAPERS if p.name in sections))
+        (options.out / "papers" / f"{verdict.paper.name}.json").write_text(data(verdict))
+    (options.out / "papers.md").write_text(page(options.out / "papers"))
     sys.exit(not all(v.outcome.passed for v in verdicts))
 
 
@@ -50,40 +59,71 @@ def say(verdict: Verdict) -> None:
     print(verdict.paper.name, "pass" if verdict.outcome.passed else "FAIL", round(verdict.seconds), "s", flush=True)
 
 
-def earlier(page: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Rows of the overview and sections of the page as it stands, by paper."""
-    head, *parts = re.split(r"(?=^\n## )", page.read_text(), flags=re.MULTILINE)
-    sections = {re.search(r"^## (\S+)$", part, re.MULTILINE)[1]: part for part in parts}
-    return {name: line for line in head.splitlines() for name in re.findall(r"^\| \[(\S+)\]", line)}, sections
+def data(verdict: Verdict) -> str:
+    """What is kept of a verdict, as JSON with a line for each check and note; numbers to four digits."""
+    found = verdict.outcome
+    checks = [
+        {"name": c.name, "ours": short(plain(c.measured)), "expected": short(plain(c.published)),
+         "condition": c.condition, "verdict": word(c)}
+        for c in found.checks
+    ]  # fmt: skip
+    figure = None if verdict.figure is None else Path(verdict.figure).name
+    return lines({"passed": found.passed, "seconds": round(verdict.seconds), "figure": figure, "notes": found.notes,
+                  "checks": checks})  # fmt: skip
 
 
-def overview(rows: dict[str, str]) -> str:
-    """All papers in one table; those without an experiment are planned."""
-    lines = ["| paper | arXiv | claim | verdict | seconds |", "| --- | --- | --- | --- | --- |"]
-    lines += [rows.get(p.name, f"| {p.name} | {p.arxiv or ''} | {p.claim} | planned |  |") for p in PAPERS]
-    return "\n".join(lines) + "\n"
+def lines(record: dict[str, Any]) -> str:
+    """``record`` as JSON, a line for each entry and for each item of its lists."""
+    rows = []
+    for key, value in record.items():
+        if isinstance(value, list) and value:
+            items = ",\n".join("  " + json.dumps(item, ensure_ascii=False) for item in value)
+            rows.append(f' "{key}": [\n{items}\n ]')
+        else:
+            rows.append(f' "{key}": {json.dumps(value, ensure_ascii=False)}')
+    return "{\n" + ",\n".join(rows) + "\n}\n"
 
 
-def row(verdict: Verdict) -> str:
-    """One paper's line in the overview."""
-    paper, word = verdict.paper, "pass" if verdict.outcome.passed else "FAIL"
-    name = f"[{paper.name}](#{paper.name})"
-    return f"| {name} | {paper.arxiv or ''} | {paper.claim} | {word} | {verdict.seconds:.0f} |"
+def short(value: Any) -> Any:
+    """Numbers with four significant digits, however deep."""
+    if isinstance(value, dict):
+        return {k: short(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [short(v) for v in value]
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.{DIGITS}g}")
+    return value
 
 
-def section(verdict: Verdict) -> str:
-    """One paper: what was measured, the notes, the figure."""
-    paper = verdict.paper
-    lines = [f"\n## {paper.name}\n", f"*{paper.title}*. `stretto reproduce {paper.name}`\n"]
-    lines += ["| what | published | ours | condition | verdict |", "| --- | --- | --- | --- | --- |"]
-    for check in verdict.outcome.checks:
-        cells = [check.name, text(check.published), text(check.measured), check.condition, word(check)]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines.append("")
-    lines += [f"* {note}" for note in verdict.outcome.notes]
-    if verdict.figure:
-        lines.append(f"\n![{paper.name}](papers/{Path(verdict.figure).name})")
-    return "\n".join(lines) + "\n"
+def page(folder: Path) -> str:
+    """The page, from the data in ``folder``."""
+    kept = {p.name: json.loads((folder / f"{p.name}.json").read_text()) for p in PAPERS
+            if (folder / f"{p.name}.json").exists()}  # fmt: skip
+    rows = ["| paper | arXiv | claim | verdict | seconds |", "| --- | --- | --- | --- | --- |"]
+    for p in PAPERS:
+        name, verdict, seconds = p.name, "planned", ""
+        if p.name in kept:
+            name = f"[{p.name}](#{p.name})"
+            verdict, seconds = "pass" if kept[p.name]["passed"] else "FAIL", str(kept[p.name]["seconds"])
+        rows.append(f"| {name} | {p.arxiv or ''} | {p.claim} | {verdict} | {seconds} |")
+    return HEAD + "\n".join(rows) + "\n" + "".join(section(p, kept[p.name]) for p in PAPERS if p.name in kept)
+
+
+def section(paper: Paper, kept: dict[str, Any]) -> str:
+    """One paper: the notes, the figure, what must hold."""
+    judged = [c for c in kept["checks"] if c["verdict"] != "reported"]
+    out = [f"\n## {paper.name}\n", f"*{paper.title}*. `stretto reproduce {paper.name}`\n"]
+    out += [f"* {note}" for note in kept["notes"]]
+    if kept["figure"]:
+        out.append(f"\n![{paper.name}](papers/{kept['figure']})")
+    out += ["\n| what | must be | is | verdict |", "| --- | --- | --- | --- |"]
+    for c in judged:
+        ours = text(c["ours"])
+        cells = [c["name"], c["condition"], ours if len(ours) <= LONGEST else "see the data", c["verdict"]]
+        out.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    count = len(kept["checks"])
+    out.append(f"\nAll {count} figures: [{paper.name}.json](papers/{paper.name}.json).")
+    return "\n".join(out) + "\n"
 
 
 if __name__ == "__main__":

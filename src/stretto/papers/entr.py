@@ -13,8 +13,8 @@ from stretto.papers.learning import with_learning
 from stretto.tabular.entr.mask_placement import EPS, placement, shares
 from stretto.tabular.entr.token_noise import Law, Noise, Positions, first_order_law, positions
 from stretto.tabular.lagged.learning import Plan, train
+from stretto.tabular.lagged.probe import Probe
 from stretto.tabular.lagged.world import World
-from stretto.tabular.sat.region_checks import Probe
 
 TAU = 0.2
 NOISES: tuple[Noise, ...] = ("drift", "engine")

@@ -12,8 +12,9 @@ from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
 from stretto.tabular.lagged.learning import Curve, Plan, train
+from stretto.tabular.lagged.probe import Probe
 from stretto.tabular.lagged.world import World
-from stretto.tabular.sat.region_checks import Probe, random_tokens, unlike_nominal, violations
+from stretto.tabular.sat.region_checks import random_tokens, unlike_nominal, violations
 
 KERNELS, LAGS, RADIUS, STEPS = ("H1", "H2"), (1, 8, 32), 0.2, 66
 Runs = dict[tuple[int, str], list[tuple[Curve, Probe]]]
@@ -82,7 +83,7 @@ def plan(lag: int, rate: float, epochs: int) -> Plan:
 
 
 def learn(name: str, lag: int, rate: float, seed: int, epochs: int = 2) -> tuple[Curve, Probe]:
-    """One training run of ``sat`` or ``ppo`` at one lag, watched by a probe."""
+    """One training run with the method ``name`` of ``methods()`` at one lag, and the probe that watched it."""
     probe = Probe(methods()[name])
     return train(World(seed=seed), probe, plan(lag, rate, epochs), seed=seed), probe
 

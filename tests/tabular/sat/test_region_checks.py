@@ -9,8 +9,9 @@ import torch
 
 from stretto.objectives import get
 from stretto.tabular.lagged.learning import Plan, train
+from stretto.tabular.lagged.probe import Probe
 from stretto.tabular.lagged.world import World
-from stretto.tabular.sat.region_checks import Probe, contractions, random_tokens, unlike_nominal, violations
+from stretto.tabular.sat.region_checks import contractions, random_tokens, unlike_nominal, violations
 
 
 def ppo(**options: Any) -> Any:

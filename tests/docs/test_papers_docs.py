@@ -1,0 +1,55 @@
+"""``docs/papers.md`` is what its data says, and the data is what the experiments' figures look like."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from stretto.papers import PAPERS, Check, Outcome
+from stretto.papers.run import Verdict
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("papers_page", DOCS / "papers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_current(script: ModuleType) -> None:
+    assert (DOCS / "papers.md").read_text() == script.page(DOCS / "papers"), "run: python docs/papers.py --page"
+
+
+def test_every_reproducible_paper_has_its_data_and_figure() -> None:
+    for paper in PAPERS:
+        if paper.module is not None:
+            kept = json.loads((DOCS / "papers" / f"{paper.name}.json").read_text())
+            assert (DOCS / "papers" / kept["figure"]).exists()
+            assert kept["checks"]
+
+
+def test_data_and_page_of_a_verdict(script: ModuleType, tmp_path: Path) -> None:
+    checks = [
+        Check("a | b", [1 / 3, float("nan")], "below 1", 0.25, True),
+        Check("effect", {"x": 2}, "there", absent=True),
+        Check("more", "words"),
+    ]
+    verdict = Verdict(PAPERS[0], Outcome(checks, ["a note"]), 1.5, None)
+    (tmp_path / f"{PAPERS[0].name}.json").write_text(script.data(verdict))
+    kept = json.loads(script.data(verdict))
+    assert kept["checks"][0] == {
+        "name": "a | b", "ours": [0.3333, "nan"], "expected": 0.25, "condition": "below 1", "verdict": "pass"
+    }  # fmt: skip
+    page = script.page(tmp_path)
+    assert "| a \\| b | below 1 | 0.3333, nan | pass |\n| effect | there | x: 2 | not reproduced |\n\nAll 3" in page
+    assert "* a note" in page
+    assert "words" not in page
