@@ -10,11 +10,38 @@ from scipy.optimize import approx_fprime
 
 from stretto.errors import ConfigError
 from stretto.games.foraging.mini import SMOOTHNESS, Mini, mini
-from stretto.games.foraging.mini_loop import climb, plain_climb
+from stretto.games.foraging.mini_loop import ARM, PAY, SEASON, Climb, climb
+from stretto.games.foraging.strategist import Strategist
+from stretto.tabular.counter import key, normal, uniform
 from stretto.tabular.slopes import log_spaced, loglog_slope
 
 MODEL = mini()
 ZERO = np.zeros((2, 8))
+
+
+def plain_climb(model: Mini, seed: int, at: np.ndarray, pulls: int = 1, step: float = 2.0, early: int = 1000) -> Climb:
+    """One run (S = 1) on the numbers of ``seed``, with the strategist that the foragers have and the oracles of
+    ``Mini``. ``theta`` and ``visits`` agree with ``climb`` bit for bit, the means to rounding."""
+    seasons, arms = model.base.shape
+    season, choice, pay = (key(seed, stream) for stream in (SEASON, ARM, PAY))
+    strategist = Strategist(seasons, arms, scale=step, track=0.0)  # its baseline stays 0
+    skill, visits = np.zeros_like(model.gain), np.zeros(model.gain.shape, np.int64)
+    squares, errors, pull = [], [], 0
+    for _ in range(int(at[-1])):
+        squares.append(float((model.gradient(strategist.theta) ** 2).sum()))
+        for _ in range(pulls):
+            z = int(uniform(season, pull) * seasons)
+            m = strategist.choose(z, uniform(choice, pull))
+            reward = model.base[z, m] + model.coupling * skill[z, m] + model.noise * normal(pay, pull)
+            strategist.note(z, m, reward)
+            skill[z, m] += model.rate * (model.gain[z, m] - skill[z, m])
+            visits[z, m] += 1
+            pull += 1
+        errors.append(model.tracking_error(strategist.theta, visits))
+        strategist.update()
+    means = np.cumsum(squares)[at - 1] / at
+    error = np.array([np.mean(errors[:early])])
+    return Climb(at, means[None], error, strategist.theta[None], visits[None])
 
 
 def test_the_start_has_its_published_gradient() -> None:

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar, root
 
 from stretto.errors import ConfigError
 from stretto.games.pricing.logit import (
     Market,
     bertrand,
-    bertrand_root,
     best_response,
     first_order,
     monopoly,
-    monopoly_root,
     profit_flows,
 )
 
 DUOPOLY = Market()
 UNEVEN = Market((2.0, 2.5, 1.8), (1.0, 1.2, 0.9), 0.1, 0.3)
+
+
+def bertrand_root(market: Market) -> np.ndarray:
+    """The Bertrand prices [N] by an independent route: a root of the first-order conditions
+    (``scipy.optimize.root``)."""
+    found = root(lambda p: first_order(market, p), bertrand(market) + market.mu / 10, tol=1e-13)
+    return np.asarray(found.x)
+
+
+def monopoly_root(market: Market) -> np.ndarray:
+    """The monopoly prices [N] by an independent route: M as the bracketed root of M D_0 - mu
+    (``scipy.optimize.brentq``)."""
+    cost = np.asarray(market.cost)
+
+    def residual(mark: float) -> float:
+        return mark * (1 - float(market.demand(cost + mark).sum())) - market.mu
+
+    high = 2 * market.mu
+    while residual(high) < 0:
+        high *= 2
+    return np.asarray(cost + brentq(residual, market.mu, high, xtol=1e-15))
 
 
 def test_published_prices_and_profits() -> None:

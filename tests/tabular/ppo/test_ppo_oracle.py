@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,23 @@ def golden() -> Layered:
     return Layered(np.stack([transitions, transitions]), rewards, np.array([0.6, 0.4]))
 
 
+def enumerated_update(world: Layered, pi: np.ndarray, critic: np.ndarray, lam: float) -> np.ndarray:
+    """``expected_update`` of the current policy by the long way round: a sum over all (S A)^H trajectories."""
+    v = np.vstack([critic, np.zeros(world.states)])
+    layers, states, actions = pi.shape
+    total = np.zeros(pi.shape)
+    for path in product(product(range(states), range(actions)), repeat=layers):
+        chance = world.start[path[0][0]]
+        for h, (s, a) in enumerate(path):
+            chance *= pi[h, s, a] * (world.transitions[h, s, a, path[h + 1][0]] if h + 1 < layers else 1)
+        advantage = 0.0
+        for h, (s, a) in reversed(list(enumerate(path))):
+            after = v[h + 1, path[h + 1][0]] if h + 1 < layers else 0.0
+            advantage = world.rewards[h, s, a] + after - v[h, s] + lam * advantage
+            total[h, s] += chance * advantage * ((np.arange(actions) == a) - pi[h, s])
+    return total
+
+
 def test_the_golden_gradient_and_update() -> None:
     world = golden()
     gradient = exact.gradient(world, PI)[:, :, 1]
@@ -33,7 +51,7 @@ def test_the_golden_gradient_and_update() -> None:
 
 def test_with_full_traces_any_critic_gives_the_gradient() -> None:
     world = golden()
-    assert exact.enumerated_update(world, PI, CRITIC, 1.0) == pytest.approx(exact.gradient(world, PI), abs=1e-12)
+    assert enumerated_update(world, PI, CRITIC, 1.0) == pytest.approx(exact.gradient(world, PI), abs=1e-12)
     assert exact.expected_update(world, PI, CRITIC, 1.0) == pytest.approx(exact.gradient(world, PI), abs=1e-12)
     assert np.abs(exact.expected_update(world, PI, CRITIC, 0.5) - exact.gradient(world, PI)).max() > 0.01
 
@@ -42,15 +60,15 @@ def test_with_full_traces_any_critic_gives_the_gradient() -> None:
 def test_short_traces_are_unbiased_with_the_true_critic_alone(lam: float) -> None:
     world = golden()
     true = exact.values(world, PI)[1]
-    assert exact.enumerated_update(world, PI, true, lam) == pytest.approx(exact.gradient(world, PI), abs=1e-12)
+    assert enumerated_update(world, PI, true, lam) == pytest.approx(exact.gradient(world, PI), abs=1e-12)
     q, v = exact.values(world, PI)
     advantage = exact.mean_advantages(world, PI, CRITIC, lam)
     centred = advantage - (PI * advantage).sum(-1, keepdims=True)
     bias = exact.occupancy(world, PI)[:, :, None] * PI * (centred - (q - v[:, :, None]))
-    found = exact.enumerated_update(world, PI, CRITIC, lam) - exact.gradient(world, PI)
+    found = enumerated_update(world, PI, CRITIC, lam) - exact.gradient(world, PI)
     assert found == pytest.approx(bias, abs=1e-12)
     assert exact.expected_update(world, PI, CRITIC, lam) == pytest.approx(
-        exact.enumerated_update(world, PI, CRITIC, lam), abs=1e-12
+        enumerated_update(world, PI, CRITIC, lam), abs=1e-12
     )
 
 
@@ -101,8 +119,6 @@ def test_the_critic_error_weighs_states_by_their_visits() -> None:
         (lambda w: exact.critic_error(w, PI, CRITIC[0]), "critic_error: critic"),
         (lambda w: exact.expected_update(w, PI, CRITIC, 1.1), "lam"),
         (lambda w: exact.expected_update(w, PI, CRITIC * np.nan, 1.0), "critic"),
-        (lambda w: exact.enumerated_update(w, PI, CRITIC, -0.1), "enumerated_update: lam"),
-        (lambda w: exact.enumerated_update(layered(0, 16), layered(0, 16).uniform(), np.zeros((16, 4)), 0.5), "world"),
     ],
 )
 def test_bad_input_is_one_error_that_names_the_argument(call: Any, named: str) -> None:

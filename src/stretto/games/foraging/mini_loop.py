@@ -1,4 +1,4 @@
-"""Learning in Mini-CHMAS: a compiled loop with seeds in parallel, and the same in plain Python.
+"""Learning in Mini-CHMAS: a compiled loop, seeds in parallel.
 
     for k = 1..K:  N_f pulls with pi = softmax(theta): R = base + coupling skill + noise; skill += rate (gain - skill)
                    theta += step / sqrt(k) * mean over the pulls of R (onehot(m) - pi)
@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from stretto.errors import ConfigError
 from stretto.games.foraging.mini import Mini
-from stretto.games.foraging.strategist import Strategist
 from stretto.tabular.arguments import distinct_seeds, number
 from stretto.tabular.counter import key, normal, uniform
 from stretto.tabular.threads import start_threads
@@ -56,34 +55,6 @@ def climb(
     start_threads()
     _all(seed, at, model.base, model.gain, fixed, out.squared, out.error, out.theta, out.visits)
     return out
-
-
-def plain_climb(
-    model: Mini, seed: int, updates: ArrayLike, pulls: int = 1, step: float = 2.0, early: int = 1000
-) -> Climb:
-    """One run (S = 1) on the numbers of ``seed``, with the strategist that the foragers have and the oracles of
-    ``Mini``. ``theta`` and ``visits`` agree with ``climb`` bit for bit, the means to rounding."""
-    at = _rising(updates)
-    seasons, arms = model.base.shape
-    season, choice, pay = (key(seed, stream) for stream in (SEASON, ARM, PAY))
-    strategist = Strategist(seasons, arms, scale=step, track=0.0)  # its baseline stays 0
-    skill, visits = np.zeros_like(model.gain), np.zeros(model.gain.shape, np.int64)
-    squares, errors, pull = [], [], 0
-    for _ in range(int(at[-1])):
-        squares.append(float((model.gradient(strategist.theta) ** 2).sum()))
-        for _ in range(pulls):
-            z = int(uniform(season, pull) * seasons)
-            m = strategist.choose(z, uniform(choice, pull))
-            reward = model.base[z, m] + model.coupling * skill[z, m] + model.noise * normal(pay, pull)
-            strategist.note(z, m, reward)
-            skill[z, m] += model.rate * (model.gain[z, m] - skill[z, m])
-            visits[z, m] += 1
-            pull += 1
-        errors.append(model.tracking_error(strategist.theta, visits))
-        strategist.update()
-    means = np.cumsum(squares)[at - 1] / at
-    error = np.array([np.mean(errors[:early])])
-    return Climb(at, means[None], error, strategist.theta[None], visits[None])
 
 
 def _rising(updates: ArrayLike) -> Ints:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq, root
+from scipy.optimize import brentq
 
 from stretto.errors import ConfigError
 from stretto.tabular.arguments import array, index_in, number, of_type
@@ -115,14 +115,6 @@ def bertrand(market: Market) -> Floats:
     raise ConfigError(f"bertrand: quality {market.quality} is too far above outside for a fixed point in float64")
 
 
-def bertrand_root(market: Market) -> Floats:
-    """The Bertrand prices [N] by an independent route: a root of the first-order conditions
-    (``scipy.optimize.root``)."""
-    of_type("bertrand_root", market=(market, Market))
-    found = root(lambda p: first_order(market, p), bertrand(market) + market.mu / 10, tol=1e-13)
-    return np.asarray(found.x)
-
-
 def first_order(market: Market, prices: ArrayLike) -> Floats:
     """Residuals p_i - c_i - mu / (1 - D_i) [N] of the first-order conditions at ``prices`` [N]: all zero at the
     Bertrand prices."""
@@ -148,21 +140,6 @@ def monopoly(market: Market) -> Floats:
         share = 1 / (1 + new / market.mu)  # Newton on log M - log mu + log D_0, whose slope is at most M / mu
         mark *= (new / mark) ** share
     raise ConfigError(f"monopoly: quality {market.quality} is too far above outside for a fixed point in float64")
-
-
-def monopoly_root(market: Market) -> Floats:
-    """The monopoly prices [N] by an independent route: M as the bracketed root of M D_0 - mu
-    (``scipy.optimize.brentq``)."""
-    of_type("monopoly_root", market=(market, Market))
-    cost = np.asarray(market.cost)
-
-    def residual(mark: float) -> float:
-        return mark * (1 - float(market.demand(cost + mark).sum())) - market.mu
-
-    high = 2 * market.mu
-    while residual(high) < 0:
-        high *= 2
-    return np.asarray(cost + brentq(residual, market.mu, high, xtol=1e-15))
 
 
 def best_response(market: Market, firm: int, prices: ArrayLike) -> float:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from itertools import product
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.tabular.arguments import array, number, probabilities
 from stretto.tabular.ppo.worlds import Layered
 
 Floats = NDArray[np.float64]
-_MOST = 1_000_000
 
 
 def values(world: Layered, policy: ArrayLike) -> tuple[Floats, Floats]:
@@ -106,31 +101,6 @@ def expected_update(
     advantage = mean_advantages(world, sampled, critic, lam)
     centred = advantage - (pi * advantage).sum(-1, keepdims=True)
     return occupancy(world, sampled)[:, :, None] * pi * centred
-
-
-def enumerated_update(world: Layered, policy: ArrayLike, critic: ArrayLike, lam: float) -> Floats:
-    """``expected_update`` of the current policy by the long way round, as a sum over all (S A)^H trajectories: a check,
-    for small worlds."""
-    pi = _policy("enumerated_update", world, policy)
-    v = np.vstack([array("enumerated_update", "critic", critic, pi.shape[:2]), np.zeros(world.states)])
-    lam = number("enumerated_update", "lam", lam, 0, 1)
-    layers, states, actions = pi.shape
-    if layers * math.log(states * actions) > math.log(_MOST):
-        raise ConfigError(
-            f"enumerated_update: world has {states * actions}^{layers} trajectories, more than {_MOST:.0e}; use "
-            "expected_update"
-        )
-    total = np.zeros(pi.shape)
-    for path in product(product(range(states), range(actions)), repeat=layers):
-        chance = world.start[path[0][0]]
-        for h, (s, a) in enumerate(path):
-            chance *= pi[h, s, a] * (world.transitions[h, s, a, path[h + 1][0]] if h + 1 < layers else 1)
-        advantage = 0.0
-        for h, (s, a) in reversed(list(enumerate(path))):
-            after = v[h + 1, path[h + 1][0]] if h + 1 < layers else 0.0
-            advantage = world.rewards[h, s, a] + after - v[h, s] + lam * advantage
-            total[h, s] += chance * advantage * ((np.arange(actions) == a) - pi[h, s])
-    return total
 
 
 def _policy(where: str, world: Layered, policy: ArrayLike) -> Floats:
