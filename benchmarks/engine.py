@@ -61,7 +61,7 @@ def lengths(n: int, mixed: bool, longest: int) -> tuple[np.ndarray, np.ndarray]:
 def ours(model: Any, prompts: list[np.ndarray], outputs: np.ndarray) -> Callable[[], int]:
     """A function that serves all requests and returns the tokens it made."""
     longest = max(len(p) + int(o) for p, o in zip(prompts, outputs, strict=True))
-    engine = TorchEngine(model, slots=len(prompts), max_tokens=longest, eos_ids=[], seed=0, version=0)
+    engine = TorchEngine(model, max_num_seqs=len(prompts), max_model_len=longest, eos_ids=[], seed=0, version=0)
     calls = [0]
 
     def serve() -> int:

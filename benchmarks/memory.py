@@ -30,8 +30,8 @@ STEPS, QUICK = 200_000, 20_000
 BAR = 1.05
 FILLED = 50_000
 """steps after which the checker remembers as much as it ever does"""
-SETTINGS = ("prompts_per_step=1", "group_size=2", "lag_bound=2", "engine.count=2", "engine.slots=4",
-            "cluster.lengths.mean=100", "cluster.lengths.high=400", "cluster.failure_probability=0.01",
+SETTINGS = ("prompts_per_step=1", "group_size=2", "lag_bound=2", "engine.count=2", "engine.max_num_seqs=4",
+            "simulation.lengths.mean=100", "simulation.lengths.high=400", "simulation.failure_probability=0.01",
             "save_every=1000", "logging.report=false", "logging.console=off", "eval.tasks=0")  # fmt: skip
 
 

@@ -83,14 +83,26 @@ def step_batch() -> tuple[TokenBatch, Tensor]:
     rewards[:, -1] = torch.randint(0, 2, (ROWS,), generator=g).float()
     others = logp[..., None] - 1
     batch = TokenBatch(
-        mask=mask, tokens=torch.randint(VOCABULARY, (ROWS, WIDTH), generator=g), rewards=rewards,
-        logp_behavior=logp + normal(0.2), logp_proximal=logp + normal(0.05), logp_old=logp + normal(0.1),
-        entropy=torch.rand(ROWS, WIDTH, generator=g) * 2, values=normal(0.5), version=8,
-        versions=torch.randint(3, 8, (ROWS, WIDTH), generator=g), group=torch.arange(ROWS) // 8,
-        trajectory=torch.arange(ROWS), reward_fast=rewards.sum(1), reward_slow=torch.full((ROWS,), math.nan),
-        trained_at=torch.full((ROWS,), -1), mc_tokens=torch.zeros(ROWS, WIDTH, 1, dtype=torch.int64),
-        mc_logp_behavior=others, head_tokens=torch.zeros(ROWS, WIDTH, 1, dtype=torch.int64), head_logp_behavior=others,
-    )  # fmt: skip
+        mask=mask,
+        tokens=torch.randint(VOCABULARY, (ROWS, WIDTH), generator=g),
+        rewards=rewards,
+        logp_behavior=logp + normal(0.2),
+        logp_proximal=logp + normal(0.05),
+        logp_old=logp + normal(0.1),
+        entropy=torch.rand(ROWS, WIDTH, generator=g) * 2,
+        values=normal(0.5),
+        version=8,
+        versions=torch.randint(3, 8, (ROWS, WIDTH), generator=g),
+        group=torch.arange(ROWS) // 8,
+        trajectory=torch.arange(ROWS),
+        reward_fast=rewards.sum(1),
+        reward_slow=torch.full((ROWS,), math.nan),
+        trained_at=torch.full((ROWS,), -1),
+        sampled_tokens=torch.zeros(ROWS, WIDTH, 1, dtype=torch.int64),
+        sampled_logp_behavior=others,
+        top_tokens=torch.zeros(ROWS, WIDTH, 1, dtype=torch.int64),
+        top_logp_behavior=others,
+    )
     return batch, logp
 
 
@@ -100,7 +112,7 @@ def own_part(objective: Any, batch: TokenBatch, logp: Tensor) -> Callable[[], An
     def work() -> None:
         now = logp.clone().requires_grad_()
         inputs, extra = [now], {}
-        for need, field in (("draws", "mc_logp"), ("head", "head_logp")):
+        for need, field in (("sampled", "sampled_logprobs"), ("top", "top_logprobs")):
             if need in objective.needs:
                 extra[field] = batch.need(f"{field}_behavior")[0].clone().requires_grad_()
                 inputs.append(extra[field])
@@ -168,13 +180,13 @@ def objective_rows(quick: bool) -> list[dict[str, Any]]:
     ppo = heads["one"] + own["ppo"]
     out, extra = [], []
     for name, objective in objectives.items():
-        ours = heads["two" if {"draws", "head"} & objective.needs else "one"] + own[name]
+        ours = heads["two" if {"sampled", "top"} & objective.needs else "one"] + own[name]
         more = {"own_ms": own[name] * 1e3, "own_ratio": own[name] / own["ppo"]}
         out.append(row(name, ours, ppo, BAR, **more))
         for need in sorted(EXTRA.keys() & objective.needs):
             extra.append(row(f"{name}, extra forward: {need}", ours + forward, ppo, None, note=EXTRA[need]))
     if not quick:
-        dearest = max((name for name in own if not {"draws", "head"} & objectives[name].needs), key=own.__getitem__)
+        dearest = max((name for name in own if not {"sampled", "top"} & objectives[name].needs), key=own.__getitem__)
         both = in_turns({name: whole_step(objectives[name], batch, logp) for name in (dearest, "ppo")}, 2)
         ours, ppo = min(both[dearest]), min(both["ppo"])
         out.append(row(f"{dearest}, the whole step", ours, ppo, BAR, note="head, objective and backward in one piece"))

@@ -42,11 +42,11 @@ def rehearse(out: Path, route: str, steps: int, *, response: int, lag: int, step
     """The events of one run."""
     base: dict[str, Any] = {
         "out": str(out), "model": "tiny", "lag_bound": lag, "max_steps": steps, "prompts_per_step": 2, "group_size": 4,
-        "warm_start": {"accuracy": 0.0, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "intermediate": 64},
+        "sft": {"accuracy": 0.0, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "intermediate": 64},
         "env": {"name": "arithmetic"}, "sampling": {"max_new_tokens": response},
-        "engine": {"slots": 24, "max_tokens": 64, "steps_per_advance": 1},
+        "engine": {"max_num_seqs": 24, "max_model_len": 64, "decode_steps": 1},
         "objective": {"name": "decoupled-ppo", "reference": "old"}, "learner": {"old_policy": {"route": route}},
-        "cluster": {"decode_base_s": 0.05, "step_base_s": step_s, "step_token_s": 3e-4, "publish_s": 0.01},
+        "simulation": {"decode_base_s": 0.05, "step_base_s": step_s, "step_token_s": 3e-4, "publish_s": 0.01},
         "eval": {"tasks": 0}, "logging": {"report": False, "console": "off", "rollouts_per_step": 0},
     }  # fmt: skip
     launch(validate(apply_overrides(base, [])), "rehearse")

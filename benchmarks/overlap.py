@@ -153,7 +153,7 @@ def engine_alone(config: RunConfig, model_dir: Path, seconds: float, go: Any, ou
     while time.monotonic() - start < seconds:
         engine.add(batches[done % 8])
         while engine.has_work:
-            engine.advance(config.engine.steps_per_advance)
+            engine.advance(config.engine.decode_steps)
         done += 1
         engine.load(done, weights, "keep")
     out.put(("engine", done / (time.monotonic() - start)))

@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stretto.cluster.queueing import mean_staleness
 from stretto.config.load import apply_overrides, validate
 from stretto.launch import launch
 from stretto.runtime.events import Event, read_events
 from stretto.runtime.logfile import stream_events
+from stretto.simulation.queueing import mean_staleness
 
 EVENTS_BAR = 50_000.0
 STALENESS_BAR = 0.1
@@ -48,10 +48,20 @@ def calibration_s() -> float:
 def multi_turn(steps: int, prompts: int = 256) -> tuple[str, ...]:
     """1,000 engines, trajectories of ten turns with an environment call after each."""
     return (
-        f"max_steps={steps}", f"prompts_per_step={prompts}", "lag_bound=2", "engine.count=1000", "engine.slots=8",
-        "cluster.turns=10", "cluster.env.kind=exponential", "cluster.env.mean=2.0", "cluster.lengths.kind=lognormal",
-        "cluster.lengths.mean=50", "cluster.lengths.sigma=0.8", "cluster.lengths.low=1", "cluster.lengths.high=4096",
-    )  # fmt: skip
+        f"max_steps={steps}",
+        f"prompts_per_step={prompts}",
+        "lag_bound=2",
+        "engine.count=1000",
+        "engine.max_num_seqs=8",
+        "simulation.turns=10",
+        "simulation.env.kind=exponential",
+        "simulation.env.mean=2.0",
+        "simulation.lengths.kind=lognormal",
+        "simulation.lengths.mean=50",
+        "simulation.lengths.sigma=0.8",
+        "simulation.lengths.low=1",
+        "simulation.lengths.high=4096",
+    )
 
 
 def events_per_s(directory: Path, steps: int, repeats: int) -> dict[str, Any]:
@@ -84,13 +94,28 @@ def staleness(directory: Path, slots: int, batch: int, rho: float, capacity: flo
     """The loop under the conventions of the closed form, and the closed form."""
     out = directory / f"staleness-{slots}-{batch}"
     run(
-        out, f"max_steps={steps}", f"prompts_per_step={batch // GROUP}", f"group_size={GROUP}", "lag_bound=1000",
-        f"engine.slots={slots}", "control.in_flight=pin", "control.admission.name=slots", "control.batch.name=fifo",
-        "control.pool.name=drop-oldest", f"control.pool.capacity={capacity}", "cluster.lengths.kind=lognormal",
-        "cluster.lengths.mean=100", "cluster.lengths.sigma=0.27", "cluster.prompt_tokens=0", "cluster.publish_s=0",
-        "cluster.prefill_token_s=0", "cluster.decode_base_s=0.01", "cluster.decode_row_s=0", "cluster.step_token_s=0",
-        f"cluster.step_base_s={batch / slots * rho}",
-    )  # fmt: skip
+        out,
+        f"max_steps={steps}",
+        f"prompts_per_step={batch // GROUP}",
+        f"group_size={GROUP}",
+        "lag_bound=1000",
+        f"engine.max_num_seqs={slots}",
+        "control.in_flight=pin",
+        "control.admission.name=slots",
+        "control.batch.name=fifo",
+        "control.pool.name=drop-oldest",
+        f"control.pool.capacity={capacity}",
+        "simulation.lengths.kind=lognormal",
+        "simulation.lengths.mean=100",
+        "simulation.lengths.sigma=0.27",
+        "simulation.prompt_tokens=0",
+        "simulation.publish_s=0",
+        "simulation.prefill_token_s=0",
+        "simulation.decode_base_s=0.01",
+        "simulation.decode_row_s=0",
+        "simulation.step_token_s=0",
+        f"simulation.step_base_s={batch / slots * rho}",
+    )
     ours = mean_group_staleness(read_events(out))
     other = mean_staleness(slots, batch, rho, capacity, TAIL)
     return {

@@ -82,11 +82,11 @@ NEEDS = {
     "start": "log-probabilities at the start of the step",
     "statistics": "statistics of the whole step",
     "old": "`logp_old`",
-    "draws": "recorded draws",
+    "sampled": "recorded samples",
     "head": "recorded likeliest tokens",
     "late": "late rewards",
 }
-INPUTS = {"values": "with_critic", "proximal": "with_proximal", "old": "with_old", "draws": "with_draws",
+INPUTS = {"values": "with_critic", "proximal": "with_proximal", "old": "with_old", "sampled": "with_samples",
           "late": "LateRewards()"}  # fmt: skip
 INPUTS_OF = {"asyncwebrl": "with_steps", "ppo-ewma": "WithAverage()"}
 OPTIONS = {"dr-grpo": "max_length=LENGTH", "entr": "tau=1.0"}
@@ -189,8 +189,8 @@ def reads(name: str) -> list[str]:
     batch, logp, _ = probe(1.0, 1.0)
     values = batch.values if "values" in objective.needs else None
     extra = {}
-    if "draws" in objective.needs:
-        extra["mc_logp"] = batch.need("mc_logp_behavior")[0]
+    if "sampled" in objective.needs:
+        extra["sampled_logprobs"] = batch.need("sampled_logp_behavior")[0]
     found = []
     for field in dataclasses.fields(batch):
         if field.name == "mask" or getattr(batch, field.name) is None:

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Sequence
 
 from stretto.config.learner import LearnerConfig
-from stretto.config.sections import EngineConfig, WarmStart
+from stretto.config.sections import SFT, EngineConfig
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.base import Task
 from stretto.envs.scoring import InlineScoring
@@ -44,14 +44,14 @@ async def main(steps: int, accuracy: float) -> list[float]:
 
     # 2. The model: tiny, warm-started on worked answers until it solves `accuracy` of the sums (from the cache, if it
     #    was built before). Any directory in Transformers format would do.
-    model_dir = build_tiny(WarmStart(accuracy=accuracy), env, seed=SEED)
+    model_dir = build_tiny(SFT(accuracy=accuracy), env, seed=SEED)
     tokenizer = light_tokenizer(model_dir)
     env.bind(tokenizer, SEED)
 
     # 3. The engine turns prompts into tokens. It records each token's version and its log-probability under the
     #    distribution that it was sampled from. It is passive: the handle drives it inside this event loop.
     log = EventLog(None, asyncio.get_running_loop().time)
-    settings = EngineConfig(slots=(LAG + 1) * PROMPTS * GROUP, max_tokens=16)
+    settings = EngineConfig(max_num_seqs=(LAG + 1) * PROMPTS * GROUP, max_model_len=16)
     engine = InlineEngine("engine", build_engine(model_dir, settings, SEED, tokenizer.eos_ids), log, None, 4)
     sampling = SamplingParams(temperature=1.0, max_new_tokens=5, stop=tokenizer.eos_ids)
 

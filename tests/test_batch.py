@@ -22,10 +22,10 @@ def trajectory(id: int, prompt: int, n: int, reward: float | None = 1.0) -> Traj
         tokens=np.arange(length, dtype=np.int32) + 100 * id,
         mask=np.arange(length) >= prompt,
         versions=np.full(length, 3, np.int32),
-        logp=-np.arange(length, dtype=np.float32),
+        logprobs=-np.arange(length, dtype=np.float32),
         entropy=np.ones(length, np.float32),
         reward=reward,
-        records={"head_ids": np.arange(length * 2, dtype=np.int32).reshape(length, 2)},
+        records={"top_ids": np.arange(length * 2, dtype=np.int32).reshape(length, 2)},
     )
 
 
@@ -40,10 +40,10 @@ def test_columns_become_right_padded_rows() -> None:
     assert batch.length is not None
     assert batch.length.tolist() == [5, 2]
     assert batch.version == 4
-    assert batch.head_tokens is not None
+    assert batch.top_tokens is not None
     assert not batch.records, "what an engine records has a field of its own"
-    assert batch.head_tokens.shape == (2, 5, 2)
-    assert batch.head_tokens[1].tolist() == [[0, 1], [2, 3], [0, 0], [0, 0], [0, 0]]
+    assert batch.top_tokens.shape == (2, 5, 2)
+    assert batch.top_tokens[1].tolist() == [[0, 1], [2, 3], [0, 0], [0, 0], [0, 0]]
 
 
 def test_a_trajectory_without_reward_never_trains() -> None:

@@ -200,8 +200,8 @@ def test_what_a_user_named_is_shown_as_it_is_and_never_read_as_markup(
     out = f"runs/{MARKUP}"
     code, shown, said = run(
         capsys, monkeypatch, "rehearse", "quickstart", f"out={out}", "name=n [red] [bold", f"description={MARKUP}",
-        "max_steps=1", "prompts_per_step=2", "group_size=2", "eval.tasks=2", "warm_start.accuracy=0",
-        "warm_start.hidden=16", "logging.console=plain",
+        "max_steps=1", "prompts_per_step=2", "group_size=2", "eval.tasks=2", "sft.accuracy=0",
+        "sft.hidden=16", "logging.console=plain",
     )  # fmt: skip
     assert code == 0, said
     assert f"{out}/model\n" in shown

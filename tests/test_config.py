@@ -72,7 +72,7 @@ def test_a_malformed_override_says_what_it_should_be(text: str) -> None:
         (["lag_bound=1", "depth=2"], "depth = 2 is more than lag_bound = 1"),
         (["sampling.temperature=-1"], "sampling.temperature"),
         (["sampling.top_p=0"], "sampling.top_p"),
-        (["sampling.max_new_tokens=600"], "engine.max_tokens"),
+        (["sampling.max_new_tokens=600"], "engine.max_model_len"),
         (["control.in_flight=freeze"], "control.in_flight"),
         (["control.in_flight=pin", "workers.on_engine_crash=restart"], "pin"),
         (["learner=3"], "learner"),
@@ -89,17 +89,17 @@ def test_a_malformed_override_says_what_it_should_be(text: str) -> None:
         (["depth=false"], "depth = False: false is not a number"),
         (["learner.betas=[0.9, true]"], "learner.betas.1"),
         (["learner.critic.kind=head", "learner.critic.warmup_steps=2000"], "never train"),
-        (["warm_start.heads=3"], "multiple of heads"),
-        (["warm_start.heads=6", "warm_start.hidden=60", "warm_start.kv_heads=4"], "kv_heads"),
+        (["sft.heads=3"], "multiple of heads"),
+        (["sft.heads=6", "sft.hidden=60", "sft.kv_heads=4"], "kv_heads"),
         (["sampling.stop=['']"], "sampling.stop"),
         (["seed=9223372036854775808"], "seed"),
         (["workers.scoring_processes=1000"], "workers.scoring_processes"),
         (["workers.kind=inline", "workers.own_cores=true"], "workers.own_cores"),
         (["workers.kind=inline", "workers.on_engine_crash=restart"], "needs processes"),
         (["eval.tasks=0", "eval.every=5"], "eval.every = 5 has no effect: eval.tasks = 0"),
-        (["eval.tasks=0", "eval.canary=true"], "eval.canary"),
+        (["eval.tasks=0", "eval.weight_drift=true"], "eval.weight_drift"),
         (["deadlines.group_s=5", "deadlines.rollout_s=6"], "deadlines.group_s = 5"),
-        (["cluster.lengths.kind=uniform", "cluster.lengths.low=5", "cluster.lengths.high=1"], "low = 5"),
+        (["simulation.lengths.kind=uniform", "simulation.lengths.low=5", "simulation.lengths.high=1"], "low = 5"),
         (["control.pool.capacity=nan"], "control.pool: capacity = nan"),
         (["reward_options.tolerance=nan"], "reward_options.tolerance"),
         (["name=a/b"], "no slash"),
@@ -108,7 +108,7 @@ def test_a_malformed_override_says_what_it_should_be(text: str) -> None:
         (["engine=5"], "engine is a section"),
         (["env.operators=['+'"], "not valid TOML"),
         (['name="x'], "not valid TOML"),
-        (["cluster.env={kind"], "not valid TOML"),
+        (["simulation.env={kind"], "not valid TOML"),
     ],
 )
 def test_a_bad_setting_is_one_clear_error(settings: list[str], says: str) -> None:
@@ -156,16 +156,19 @@ def test_a_bad_setting_is_one_clear_error(settings: list[str], says: str) -> Non
         (["learner.critic.kind=head"], "uses no values"),
         (["objective.name=grpo", "objective.value_clip=0.2"], "value_clip = 0.2 has no effect: there is no critic"),
         (["objective.name=grpo", "objective.gamma=0.9"], "gamma = 0.9 has no effect"),
-        (["objective.name=sao", "objective.lam=0.9", "learner.critic.kind=head"], "lam = 0.9 has no effect: alpha"),
+        (
+            ["objective.name=sao", "objective.gae_lambda=0.9", "learner.critic.kind=head"],
+            "gae_lambda = 0.9 has no effect: alpha",
+        ),
         (["objective.name=klpo", "objective.estimator=full", "objective.M=4"], "M = 4 has no effect"),
         (["objective.name=klpo", "objective.M=5000"], "at most 4096 can be recorded"),
         (["objective.name=a3po", "objective.floor=0.4"], "floor = 0.4 has no effect"),
         (["objective.name=tis", "objective.cap=1e300"], "more than a float32 holds"),
         (["deadlines.late_s=5"], "deadlines.late_s = 5.0 has no effect: objective.name = 'tis' takes no late rewards"),
-        (["cluster.late.mean=5"], "cluster.late"),
+        (["simulation.late.mean=5"], "simulation.late"),
         (["workers.threads=1000"], "threads"),
         (["engine.count=100000"], "threads"),
-        (["engine.top_logp=1000"], "vocabulary has"),
+        (["engine.top_logprobs=1000"], "vocabulary has"),
         (["model=nowhere"], "no such directory"),
         (["sampling.stop=['12']"], "is 2 tokens"),
         (["sampling.stop=['x']"], "is no token"),
@@ -214,10 +217,10 @@ def test_a_file_may_be_overruled_where_one_breath_may_not(tmp_path: Path) -> Non
 
 def test_more_threads_than_cores_are_remarked_upon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "core_count", lambda: 2)
-    assert checks.remarks(load_config("quickstart"), "train") == []
+    assert checks.warnings(load_config("quickstart"), "train") == []
     crowded = load_config("quickstart", ["engine.count=2"])
-    assert "2 core(s)" in checks.remarks(crowded, "train")[0]
-    assert checks.remarks(crowded, "rehearse") == []
+    assert "2 core(s)" in checks.warnings(crowded, "train")[0]
+    assert checks.warnings(crowded, "rehearse") == []
 
 
 @pytest.mark.parametrize(
@@ -232,9 +235,9 @@ def test_bfloat16_on_a_processor_without_it_is_remarked_upon(
     assert has_bfloat16(tmp_path / "cpuinfo") is has
     assert has_bfloat16(tmp_path / "nothing") is None
     monkeypatch.setattr(checks, "has_bfloat16", lambda: has)
-    told = [r for r in checks.remarks(load_config("quickstart", ["learner.bf16=true"]), "train") if "bfloat16" in r]
+    told = [r for r in checks.warnings(load_config("quickstart", ["learner.bf16=true"]), "train") if "bfloat16" in r]
     assert len(told) == (has is False)
-    assert not [r for r in checks.remarks(load_config("quickstart"), "train") if "bfloat16" in r]
+    assert not [r for r in checks.warnings(load_config("quickstart"), "train") if "bfloat16" in r]
 
 
 def test_an_uncorrected_objective_runs_when_told_so_or_at_lag_bound_0() -> None:
@@ -274,9 +277,9 @@ def test_a_file_that_is_not_utf8_is_named_and_a_byte_order_mark_is_no_harm(tmp_p
 
 
 def test_a_distribution_keeps_the_defaults_of_its_place() -> None:
-    config = load_config("quickstart", ["cluster.lengths.mean=50"])
-    assert config.cluster.lengths is not None
-    assert (config.cluster.lengths.kind, config.cluster.lengths.mean) == ("lognormal", 50)
+    config = load_config("quickstart", ["simulation.lengths.mean=50"])
+    assert config.simulation.lengths is not None
+    assert (config.simulation.lengths.kind, config.simulation.lengths.mean) == ("lognormal", 50)
 
 
 def test_none_is_a_value_of_an_objectives_option_and_unsets_a_key_elsewhere() -> None:
@@ -284,16 +287,16 @@ def test_none_is_a_value_of_an_objectives_option_and_unsets_a_key_elsewhere() ->
         "baseline": "none"
     }
     assert load_config("quickstart", ["depth=1", "depth=none"]).depth is None
-    assert load_config("quickstart", ["objective.lam=0.5", "objective.lam=null"]).objective.options == {}
+    assert load_config("quickstart", ["objective.gae_lambda=0.5", "objective.gae_lambda=null"]).objective.options == {}
 
 
 def test_simulate_draws_the_lengths_that_the_recipe_allows() -> None:
     config = load_config("quickstart", [])
-    drawn = config.cluster.drawn(config.sampling.max_new_tokens, config.engine.max_tokens)
+    drawn = config.simulation.with_defaults(config.sampling.max_new_tokens, config.engine.max_model_len)
     assert drawn.lengths is not None
     assert (drawn.lengths.mean, drawn.lengths.high, drawn.prompt_tokens) == (2.5, 5, 11)
-    given = load_config("quickstart", ["cluster.lengths.mean=50", "cluster.prompt_tokens=0"])
-    drawn = given.cluster.drawn(5, 16)
+    given = load_config("quickstart", ["simulation.lengths.mean=50", "simulation.prompt_tokens=0"])
+    drawn = given.simulation.with_defaults(5, 16)
     assert drawn.lengths is not None
     assert (drawn.lengths.kind, drawn.lengths.mean, drawn.lengths.high) == ("lognormal", 50, 4096)
     assert drawn.prompt_tokens == 0

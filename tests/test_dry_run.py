@@ -17,7 +17,7 @@ from stretto.launch import check_start, launch
 TASK = """
 from stretto.envs.reverse import Reverse
 class NoWorked(Reverse):
-    worked = property()
+    demonstration = property()
 class NoTask(Reverse):
     def task(self, index): raise ValueError("no task today")
 class NoEval(Reverse):
@@ -34,7 +34,7 @@ BAD = [
     ("own-data", ["env.path={tmp}/empty.jsonl"], "holds no rows"),
     ("own-data", ["env.chat=true"], "no chat template"),
     ("own-data", ["env.max_prompt_tokens=2"], "more than env.max_prompt_tokens = 2"),
-    ("own-data", ["engine.max_tokens=7", "env.system=x"], "env.system needs a chat template"),
+    ("own-data", ["engine.max_model_len=7", "env.system=x"], "env.system needs a chat template"),
     ("own-data", ["epochs=0.001"], "is not one task: raise epochs"),
     ("quickstart", ["epochs=1"], "has no end"),
     ("quickstart", ["eval.tasks=1000001"], "eval.tasks = 1000001"),

@@ -14,10 +14,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "stretto"
 ROOMS = (  # from the front door down; a module may import its own room and those below
-    "cli", "sweep", "doctor", "trained", "launch", "readiness", "wiring", "checks", "rundir", "recipes", "papers",
-    "service", "observe", "runtime", "cluster", "control", "pool", "weights", "rollout", "envs", "learner", "models",
-    "games", "tabular", "objectives", "batch", "trajectory", "records", "config", "components", "kernel", "variance",
-    "errors",
+    "cli", "sweep", "doctor", "trained", "launch", "readiness", "wiring", "run", "checks", "rundir", "recipes",
+    "papers", "service", "observe", "runtime", "simulation", "control", "pool", "weights", "rollout", "envs", "learner",
+    "models", "games", "tabular", "objectives", "batch", "trajectory", "records", "config", "components", "kernel",
+    "variance", "errors",
 )  # fmt: skip
 # types and arithmetic that everybody may use
 OPEN = {"stretto.trajectory", "stretto.batch", "stretto.variance", "stretto.errors", "stretto.components"}

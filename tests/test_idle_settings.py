@@ -20,10 +20,10 @@ from stretto.errors import ConfigError
 
 SRC = Path(__file__).parents[1] / "src" / "stretto"
 CAUSES = {  # what makes these keys idle
-    "model=somewhere": ["warm_start.hidden=64", "warm_start.layers=1", "warm_start.heads=2", "warm_start.kv_heads=2",
-                        "warm_start.intermediate=64", "warm_start.accuracy=0.5", "warm_start.max_steps=9",
-                        "warm_start.batch=8", "warm_start.lr=0.1"],
-    "warm_start.accuracy=0": ["warm_start.max_steps=9", "warm_start.batch=8", "warm_start.lr=0.1"],
+    "model=somewhere": ["sft.hidden=64", "sft.layers=1", "sft.heads=2", "sft.kv_heads=2",
+                        "sft.intermediate=64", "sft.accuracy=0.5", "sft.max_steps=9",
+                        "sft.batch=8", "sft.lr=0.1"],
+    "sft.accuracy=0": ["sft.max_steps=9", "sft.batch=8", "sft.lr=0.1"],
     "learner.lora.rank=0": ["learner.lora.alpha=32", "learner.lora.dropout=0.1", "learner.lora.targets=['q_proj']",
                            "learner.lora.noisy_ratio=true"],
     "learner.schedule=constant": ["learner.final_lr_share=0.1"],
@@ -33,14 +33,14 @@ CAUSES = {  # what makes these keys idle
                                  "learner.critic.frozen=attention"],
     "workers.on_engine_crash=stop": ["workers.max_restarts=3"],
     "workers.kind=inline": ["deadlines.startup_s=9", "deadlines.shutdown_s=9"],
-    "eval.tasks=0": ["eval.every=5", "eval.temperature=0.7", "eval.at_start=true", "eval.canary=true"],
+    "eval.tasks=0": ["eval.every=5", "eval.temperature=0.7", "eval.at_start=true", "eval.weight_drift=true"],
     "logging.wandb=false": ["logging.wandb_project=mine"],
-    "cluster.env.kind=constant": ["cluster.env.sigma=0.5"],
-    "cluster.env.kind=uniform": ["cluster.env.mean=3", "cluster.env.sigma=0.5"],
-    "cluster.late.kind=exponential": ["cluster.late.sigma=0.5"],
-    "cluster.late.kind=uniform": ["cluster.late.mean=3"],
-    "cluster.lengths.kind=constant": ["cluster.lengths.sigma=0.5"],
-    "cluster.lengths.kind=uniform": ["cluster.lengths.mean=3"],
+    "simulation.env.kind=constant": ["simulation.env.sigma=0.5"],
+    "simulation.env.kind=uniform": ["simulation.env.mean=3", "simulation.env.sigma=0.5"],
+    "simulation.late.kind=exponential": ["simulation.late.sigma=0.5"],
+    "simulation.late.kind=uniform": ["simulation.late.mean=3"],
+    "simulation.lengths.kind=constant": ["simulation.lengths.sigma=0.5"],
+    "simulation.lengths.kind=uniform": ["simulation.lengths.mean=3"],
 }  # fmt: skip
 
 
@@ -110,17 +110,27 @@ def test_every_row_of_the_table_is_tried() -> None:
     covered = {key for row in BESIDE for key in row.keys}
     assert all(any(t == k or t.startswith(f"{k}.") for t in tried) for k in covered), covered
     known = {key for key, _, _ in keys(RunConfig)}
-    sections = {key.rpartition(".")[0] for key in known} | {"learner", "cluster"}
+    sections = {key.rpartition(".")[0] for key in known} | {"learner", "simulation"}
     named = covered | {key for rows in COMMANDS.values() for group in rows for key in group}
     assert named <= known | sections, "a key that there is not"
 
 
 @pytest.mark.parametrize("mode", ["train", "rehearse", "simulate"])
 def test_every_key_has_an_effect_under_a_command_or_is_refused_by_name(mode: str) -> None:
-    config = load_config("stale", ["workers.on_engine_crash=restart", "learner.lora.rank=4", "logging.wandb=true",
-                                   "learner.lora.dropout=0.1", "learner.lora.noisy_ratio=true",
-                                   "learner.schedule=linear", "learner.critic.kind=head", "cluster.env.kind=lognormal",
-                                   "cluster.late.kind=lognormal"])  # fmt: skip
+    config = load_config(
+        "stale",
+        [
+            "workers.on_engine_crash=restart",
+            "learner.lora.rank=4",
+            "logging.wandb=true",
+            "learner.lora.dropout=0.1",
+            "learner.lora.noisy_ratio=true",
+            "learner.schedule=linear",
+            "learner.critic.kind=head",
+            "simulation.env.kind=lognormal",
+            "simulation.late.kind=lognormal",
+        ],
+    )
     assert not idle(config)
     refused = set()
     for key, kind, default in keys(RunConfig):
@@ -131,27 +141,27 @@ def test_every_key_has_an_effect_under_a_command_or_is_refused_by_name(mode: str
         refused.add(key)
         with pytest.raises(ConfigError, match=rf"{re.escape(key)}.*`stretto {mode}`"):
             check_idle({}, None, given, config, mode)
-    assert {"train": "cluster.turns", "rehearse": "workers.own_cores", "simulate": "engine.dtype"}[mode] in refused
+    assert {"train": "simulation.turns", "rehearse": "workers.own_cores", "simulate": "engine.dtype"}[mode] in refused
 
 
 def test_simulate_follows_a_recipes_limits_unless_lengths_are_given() -> None:
-    load_config("quickstart", ["sampling.max_new_tokens=4", "engine.max_tokens=12"], "simulate")
-    with pytest.raises(ConfigError, match=r"sampling\.max_new_tokens = 4 has no effect: cluster\.lengths says"):
-        load_config("quickstart", ["sampling.max_new_tokens=4", "cluster.lengths.mean=3"], "simulate")
-    with pytest.raises(ConfigError, match=r"engine\.max_tokens = 12 has no effect: cluster\.prompt_tokens says"):
-        load_config("quickstart", ["engine.max_tokens=12", "cluster.prompt_tokens=3"], "simulate")
+    load_config("quickstart", ["sampling.max_new_tokens=4", "engine.max_model_len=12"], "simulate")
+    with pytest.raises(ConfigError, match=r"sampling\.max_new_tokens = 4 has no effect: simulation\.lengths says"):
+        load_config("quickstart", ["sampling.max_new_tokens=4", "simulation.lengths.mean=3"], "simulate")
+    with pytest.raises(ConfigError, match=r"engine\.max_model_len = 12 has no effect: simulation\.prompt_tokens says"):
+        load_config("quickstart", ["engine.max_model_len=12", "simulation.prompt_tokens=3"], "simulate")
 
 
 def test_what_a_file_says_may_be_overruled_and_a_file_serves_every_command() -> None:
     config = load_config("quickstart", ["model=somewhere", "learner.schedule=constant", "eval.tasks=0"])
-    assert config.warm_start.accuracy == 0.35
+    assert config.sft.accuracy == 0.35
     for mode in ("train", "rehearse", "simulate"):
         for recipe in recipe_names():
             load_config(recipe, [], mode)
 
 
 def test_what_is_turned_off_asks_for_nothing() -> None:
-    load_config("quickstart", ["eval.tasks=0", "eval.every=0", "eval.canary=false", "learner.lora.dropout=0"])
+    load_config("quickstart", ["eval.tasks=0", "eval.every=0", "eval.weight_drift=false", "learner.lora.dropout=0"])
     load_config("quickstart", ["workers.kind=inline"], "rehearse")
 
 
@@ -161,7 +171,7 @@ def test_a_saved_configuration_leaves_out_what_is_idle_and_loads_again(tmp_path:
         config = load_config("quickstart", settings)
         saved = to_toml(config)
         table = tomllib.loads(saved)
-        assert ("warm_start" in table) == (not settings)
+        assert ("sft" in table) == (not settings)
         assert "alpha" not in table["learner"]["lora"]
         (tmp_path / "config.toml").write_text(saved)
         again = load_config(str(tmp_path / "config.toml"))

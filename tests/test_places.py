@@ -34,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "run.toml").write_text(
         f'name = "mine"\nreward = "rewards_of_{tmp_path.name}:half"\nmax_steps = 1\nprompts_per_step = 1\n'
         'group_size = 2\n[env]\nname = "data"\npath = "data/mine.jsonl"\nprompt_column = "question"\n'
-        'answer_column = "result"\n[warm_start]\naccuracy = 0\nhidden = 16\n[eval]\ntasks = 1\n[logging]\n'
+        'answer_column = "result"\n[sft]\naccuracy = 0\nhidden = 16\n[eval]\ntasks = 1\n[logging]\n'
         'console = "off"\nreport = false\n[sampling]\nmax_new_tokens = 3\n'
     )
     (tmp_path / "elsewhere").mkdir()
@@ -51,7 +51,7 @@ def test_a_file_names_data_models_and_modules_from_where_it_lies(project: Path, 
     assert relative.env == config.env
     (project / "model").mkdir()
     text = (project / "run.toml").read_text().replace('name = "mine"', 'name = "mine"\nmodel = "model"')
-    (project / "run.toml").write_text(text.split("[warm_start]")[0])
+    (project / "run.toml").write_text(text.split("[sft]")[0])
     assert load_config(str(project / "run.toml")).model == str(project / "model")
 
 

@@ -16,8 +16,8 @@ from stretto.papers import PAPERS, Check, Outcome, Settings
 from stretto.papers.run import plain, reproduce_all, table
 
 TINY = (
-    "max_steps=4", "prompts_per_step=2", "group_size=4", "eval.every=2", "eval.tasks=4", "warm_start.accuracy=0",
-    "warm_start.hidden=8", "warm_start.layers=1", "warm_start.intermediate=8",
+    "max_steps=4", "prompts_per_step=2", "group_size=4", "eval.every=2", "eval.tasks=4", "sft.accuracy=0",
+    "sft.hidden=8", "sft.layers=1", "sft.intermediate=8",
 )  # fmt: skip
 
 

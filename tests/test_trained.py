@@ -19,8 +19,8 @@ from stretto.trained import find
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
     config = load_config("quickstart", [
-        f"out={out}", "max_steps=1", "prompts_per_step=2", "group_size=2", "eval.tasks=12", "warm_start.accuracy=0",
-        "warm_start.hidden=16", "logging.console=off", "logging.report=false", "eval.every=0",
+        f"out={out}", "max_steps=1", "prompts_per_step=2", "group_size=2", "eval.tasks=12", "sft.accuracy=0",
+        "sft.hidden=16", "logging.console=off", "logging.report=false", "eval.every=0",
     ], "rehearse")  # fmt: skip
     launch(config, "rehearse")
     return out

@@ -10,8 +10,8 @@ import pytest
 from stretto.config.schema import RunConfig
 from stretto.envs.build import build_environment, scoring_imports
 from stretto.errors import ConfigError, DataError
+from stretto.learner.result import StepResult
 from stretto.models.tokenizer import char_tokenizer
-from stretto.runtime.workers.base import Stepped
 from stretto.wiring import _recorder, load_environment
 
 
@@ -35,8 +35,8 @@ def load(model: Path, **settings: Any) -> None:
 
 def test_what_the_tokenizer_decides_is_checked_before_anything_starts(model: Path) -> None:
     load(model)
-    short = {"engine": {"max_tokens": 7}, "sampling": {"max_new_tokens": 2}}
-    with pytest.raises(DataError, match=r"rows\.jsonl:\d: prompt of 7 tokens, and engine\.max_tokens = 7"):
+    short = {"engine": {"max_model_len": 7}, "sampling": {"max_new_tokens": 2}}
+    with pytest.raises(DataError, match=r"rows\.jsonl:\d: prompt of 7 tokens, and engine\.max_model_len = 7"):
         load(model, **short)
     with pytest.raises(DataError, match=r"more than env\.max_prompt_tokens = 3"):
         load(model, env={"max_prompt_tokens": 3})
@@ -55,11 +55,11 @@ def test_a_vocabulary_that_does_not_fit_the_tokenizer_is_found_before_anything_s
 def test_a_learners_warning_becomes_an_event_and_a_skipped_steps_reason_is_not_repeated() -> None:
     events: list[tuple[str, dict[str, Any]]] = []
     log: Any = SimpleNamespace(emit=lambda name, **fields: events.append((name, fields)))
-    job: Any = SimpleNamespace(mode="simulate", config=RunConfig())
-    record = _recorder(job, SimpleNamespace(), log)  # type: ignore[arg-type]
-    record(1, [], Stepped(1, False, {}, reason="the policy was uniform"))
-    record(2, [], Stepped(1, True, {}, reason="non-finite"))
-    record(3, [], Stepped(2, False, {}))
+    run: Any = SimpleNamespace(mode="simulate", config=RunConfig())
+    record = _recorder(run, SimpleNamespace(), log)  # type: ignore[arg-type]
+    record(1, [], StepResult(1, False, {}, reason="the policy was uniform"))
+    record(2, [], StepResult(1, True, {}, reason="non-finite"))
+    record(3, [], StepResult(2, False, {}))
     assert events == [("Fault", {"where": "learner", "what": "the policy was uniform"})]
 
 

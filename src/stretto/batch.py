@@ -22,19 +22,18 @@ _TOKEN_FIELDS = (
     "versions",
 )  # fmt: skip
 _ALTERNATIVE_FIELDS = (
-    "mc_tokens", "mc_logp_behavior", "head_tokens", "head_logp_behavior", "temperature", "support",
+    "sampled_tokens", "sampled_logp_behavior", "top_tokens", "top_logp_behavior", "temperature", "support",
 )  # fmt: skip
-_RECORDED = dict(
-    zip(("mc_ids", "mc_logp", "head_ids", "head_logp", "temperature", "support"), _ALTERNATIVE_FIELDS, strict=True)
-)
+_RECORDS = ("sampled_ids", "sampled_logprobs", "top_ids", "top_logprobs", "temperature", "support")
+_RECORDED = dict(zip(_RECORDS, _ALTERNATIVE_FIELDS, strict=True))
 """The engine's names of its records, and the fields that they become."""
 _ROW_FIELDS = (
     "group", "trajectory", "length", "terminated", "truncated", "bootstrap", "reward_fast", "reward_slow", "trained_at",
 )  # fmt: skip
-_FLOATING = ("logp_behavior", "logp_proximal", "logp_old", "entropy", "mc_logp_behavior", "head_logp_behavior")
+_FLOATING = ("logp_behavior", "logp_proximal", "logp_old", "entropy", "sampled_logp_behavior", "top_logp_behavior")
 _MEASURED = ("values", "targets", "rewards", "bootstrap", "reward_fast", "reward_slow")
 """May be given as integers: a log-probability or entropy in integers would be a mistake."""
-_INTEGERS = ("tokens", "versions", "group", "trajectory", "length", "trained_at", "mc_tokens", "head_tokens")
+_INTEGERS = ("tokens", "versions", "group", "trajectory", "length", "trained_at", "sampled_tokens", "top_tokens")
 _BOOLS = ("terminated", "truncated")
 
 
@@ -60,8 +59,8 @@ class TokenBatch:
     objective computed over the whole optimizer step (scalars, [B] or [B,T]); None: not yet. ``records``: further
     ``[B,T,...]`` tensors. What an objective doesn't need stays None.
 
-    Alternatives to the sampled token, recorded by the engine, for KLPO: ``mc_tokens`` and ``mc_logp_behavior``
-    [B,T,M] of M draws, ``head_tokens`` and ``head_logp_behavior`` [B,T,K] of the sampler's K likeliest tokens.
+    Alternatives to the sampled token, recorded by the engine, for KLPO: ``sampled_tokens``, ``sampled_logp_behavior``
+    [B,T,M] of M independent samples, ``top_tokens``, ``top_logp_behavior`` [B,T,K] of the K likeliest tokens.
 
     The distribution that a token was sampled from, where it isn't the run's own: ``temperature`` [B,T,1] (NaN: the
     run's), ``support`` [B,T,W] uint8, the tokens that the sampler kept (``records.UNRECORDED``).
@@ -94,10 +93,10 @@ class TokenBatch:
     reward_fast: Tensor | None = None
     reward_slow: Tensor | None = None
     trained_at: Tensor | None = None
-    mc_tokens: Tensor | None = None
-    mc_logp_behavior: Tensor | None = None
-    head_tokens: Tensor | None = None
-    head_logp_behavior: Tensor | None = None
+    sampled_tokens: Tensor | None = None
+    sampled_logp_behavior: Tensor | None = None
+    top_tokens: Tensor | None = None
+    top_logp_behavior: Tensor | None = None
     temperature: Tensor | None = None
     support: Tensor | None = None
     version: int = 0
@@ -123,7 +122,7 @@ class TokenBatch:
             self._check(f"records[{name!r}]", values[..., 0] if values.ndim > 2 else values, self.mask.shape)
         for name, values in (self.statistics or {}).items():
             self._check(f"statistics[{name!r}]", values, self.mask.shape[: values.ndim])
-        for ids, logp in (("mc_tokens", "mc_logp_behavior"), ("head_tokens", "head_logp_behavior")):
+        for ids, logp in (("sampled_tokens", "sampled_logp_behavior"), ("top_tokens", "top_logp_behavior")):
             if getattr(self, ids) is not None and getattr(self, logp) is not None:
                 self._check(ids, getattr(self, ids), getattr(self, logp).shape, logp)
         self._bring_to_one_kind()
@@ -296,9 +295,7 @@ class TokenBatch:
                 floating = np.issubdtype(columns[name].dtype, np.floating)
                 whole = torch.uint8 if columns[name].dtype == np.uint8 else torch.int64
                 records[name[7:]] = pad(name, dtype if floating else whole)
-        optional: dict[str, Any] = {
-            ours: records.pop(theirs) for theirs, ours in _RECORDED.items() if theirs in records
-        }
+        optional: dict[str, Any] = {ours: records.pop(name) for name, ours in _RECORDED.items() if name in records}
         if "trained_at" in columns:  # late rewards (``stretto.pool.late``)
             optional |= {name: torch.as_tensor(columns[name]).to(dtype) for name in ("reward_fast", "reward_slow")}
             optional["trained_at"] = torch.as_tensor(columns["trained_at"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from stretto.components import options_of
 from stretto.config.machine import core_count, has_bfloat16
-from stretto.config.plugins import build_component, check_component, foreign, try_users_modules
+from stretto.config.plugins import build_component, check_component, plugin_errors, probe_user_modules
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
@@ -29,7 +29,7 @@ MOST_ALTERNATIVES = 4096
 
 def check(config: RunConfig, mode: str = "train") -> Rules:
     """Raise a ``StrettoError`` that says what can't work; returns the rules, built."""
-    try_users_modules(config, mode)
+    probe_user_modules(config, mode)
     rules = build_rules(config)
     if mode == "simulate":
         if config.epochs is not None:
@@ -38,7 +38,7 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
         return rules
     _check_threads(config, mode)
     check_component(ENVIRONMENTS, config.env, "env", _ENVIRONMENT)
-    with foreign("env.name", config.env.name), foreign("reward", ", ".join(reward_names(config.reward))):
+    with plugin_errors("env.name", config.env.name), plugin_errors("reward", ", ".join(reward_names(config.reward))):
         env = build_environment(config)
     _refuse_idle(env, "env")
     objective = _check_objective(config)
@@ -52,7 +52,7 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
     return rules
 
 
-def remarks(config: RunConfig, mode: str) -> list[str]:
+def warnings(config: RunConfig, mode: str) -> list[str]:
     """What will work, but not as well as it might; said once at the start."""
     threads, cores = (config.engine.count + 1) * config.workers.threads, core_count()
     found = [] if mode == "simulate" else _waits_in_vain(config)
@@ -105,7 +105,7 @@ def _check_objective(config: RunConfig) -> Any:
         )
     _refuse_idle(objective, "objective")
     if "late" not in objective.needs:
-        for key, section in (("deadlines.late_s", config.deadlines), ("cluster.late", config.cluster)):
+        for key, section in (("deadlines.late_s", config.deadlines), ("simulation.late", config.simulation)):
             field = type(section).model_fields[key.rpartition(".")[2]]
             value = getattr(section, key.rpartition(".")[2])
             if value != field.get_default(call_default_factory=True):
@@ -162,10 +162,10 @@ def _check_rows(config: RunConfig, objective: Any) -> None:
             f"learner.rows = 'turn' with objective.name = {name!r}, baseline = {baseline!r}: returns and values run "
             "along a row, and would end with each turn. Use rows = 'trajectory', or a baseline of groups"
         )
-    if config.control.chunk.name != "all":
+    if config.control.loss_mask.name != "all":
         raise ConfigError(
-            f"learner.rows = 'turn' counts the turns of a trajectory, but control.chunk.name = "
-            f"{config.control.chunk.name!r} leaves tokens out: set 'all'"
+            f"learner.rows = 'turn' counts the turns of a trajectory, but control.loss_mask.name = "
+            f"{config.control.loss_mask.name!r} leaves tokens out: set 'all'"
         )
 
 
@@ -173,45 +173,46 @@ def _check_whole(config: RunConfig, objective: Any) -> None:
     """Some objectives weigh whole trajectories by what the sampler might have said instead."""
     if not getattr(objective, "whole", False):
         return
-    name, sampling, chunk = config.objective.name, config.sampling, config.control.chunk.name
+    name, sampling, mask = config.objective.name, config.sampling, config.control.loss_mask.name
     if sampling.top_k or sampling.top_p < 1:
         raise ConfigError(
             f"objective.name = {name!r} compares policies over the whole vocabulary, but sampling.top_k = "
             f"{sampling.top_k}, top_p = {sampling.top_p:g} cuts the sampler's: set sampling.top_k = 0 and top_p = 1"
         )
-    if chunk != "all":
+    if mask != "all":
         raise ConfigError(
-            f"objective.name = {name!r} trains complete trajectories, but control.chunk.name = {chunk!r} leaves tokens "
-            "out: set 'all'"
+            f"objective.name = {name!r} trains complete trajectories, but control.loss_mask.name = {mask!r} leaves "
+            "tokens out: set 'all'"
         )
 
 
 def recorded(config: RunConfig, objective: Any, model: Path | int | None) -> tuple[int, int]:
-    """(K, M): how many likeliest tokens and independent draws the engine records at each position, for the objective or
-    because ``engine.top_logp`` and ``engine.draws`` say so. ``model``: its directory, or the size of its vocabulary if
-    something depends on it. ``ConfigError`` if that can't be."""
+    """(K, M): how many likeliest tokens and independent samples the engine records at each position, for the objective
+    or because ``engine.top_logprobs`` and ``engine.sampled_logprobs`` say so. ``model``: its directory, or the size of
+    its vocabulary if something depends on it. ``ConfigError`` if that can't be."""
     needs, name = objective.needs, config.objective.name
-    engine, draws, head = config.engine, 0, 0
-    for need in sorted({"draws", "head"} & needs):
+    engine, samples, head = config.engine, 0, 0
+    for need in sorted({"sampled", "top"} & needs):
         if not hasattr(objective, need):
             raise ConfigError(
                 f"objective.name = {name!r}: its needs name {need!r}, but it has no attribute `{need}`: how many?"
             )
-    if "draws" in needs:
-        draws = objective.draws
-        if draws > MOST_ALTERNATIVES:
+    if "sampled" in needs:
+        samples = objective.sampled
+        if samples > MOST_ALTERNATIVES:
             raise ConfigError(
-                f"objective.name = {name!r} asks for {draws} draws at each position; at most {MOST_ALTERNATIVES} "
+                f"objective.name = {name!r} asks for {samples} samples at each position; at most {MOST_ALTERNATIVES} "
                 "can be recorded: lower objective.M"
             )
-        if engine.draws not in (0, draws):
+        if engine.sampled_logprobs not in (0, samples):
             raise ConfigError(
-                f"engine.draws = {engine.draws}, but objective.name = {name!r} needs {draws}: leave engine.draws out"
+                f"engine.sampled_logprobs = {engine.sampled_logprobs}, but objective.name = {name!r} needs {samples}: "
+                "leave engine.sampled_logprobs out"
             )
-    size = _size(model) if "head" in needs or engine.top_logp else 0
-    if "head" in needs:
-        whole = objective.head is None
-        head = size if whole else objective.head
+    size = _size(model) if "top" in needs or engine.top_logprobs else 0
+    if "top" in needs:
+        whole = objective.top is None
+        head = size if whole else objective.top
         if whole and size > MOST_ALTERNATIVES:
             raise ConfigError(
                 f"objective.name = {name!r} asks for the whole vocabulary at each position, which here has {size} "
@@ -222,14 +223,14 @@ def recorded(config: RunConfig, objective: Any, model: Path | int | None) -> tup
                 f"objective.name = {name!r} asks for the {head} likeliest tokens, but the vocabulary has {size}: lower "
                 "objective.K, or take the whole vocabulary with objective.estimator = 'full'"
             )
-        if engine.top_logp not in (0, head):
+        if engine.top_logprobs not in (0, head):
             raise ConfigError(
-                f"engine.top_logp = {engine.top_logp}, but objective.name = {name!r} needs {head}: leave "
-                "engine.top_logp out"
+                f"engine.top_logprobs = {engine.top_logprobs}, but objective.name = {name!r} needs {head}: leave "
+                "engine.top_logprobs out"
             )
-    if engine.top_logp > size:
-        raise ConfigError(f"engine.top_logp = {engine.top_logp}: the model's vocabulary has {size} tokens")
-    return head or engine.top_logp, draws or engine.draws
+    if engine.top_logprobs > size:
+        raise ConfigError(f"engine.top_logprobs = {engine.top_logprobs}: the model's vocabulary has {size} tokens")
+    return head or engine.top_logprobs, samples or engine.sampled_logprobs
 
 
 def _size(model: Path | int | None) -> int:
@@ -259,7 +260,7 @@ def _check_model(config: RunConfig, env: Any, objective: Any) -> None:
 
     check_fit(config)
     size = None
-    if config.engine.top_logp or "head" in objective.needs:
+    if config.engine.top_logprobs or "top" in objective.needs:
         size = _vocabulary(config, env)
     recorded(config, objective, size)
     if config.sampling.stop and config.model != "smollm2":  # its tokens are known when the model is there

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from stretto.errors import ConfigError, is_users, nearest
+from stretto.errors import ConfigError, did_you_mean, is_users
 from stretto.kernel.containment import unchanged
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class Registry(Generic[T]):
             return self._entries[name]
         if ":" in name:
             return load_object(name, where or self.kind)
-        raise ConfigError(f"unknown {self.kind} {name!r}; {nearest(name, self._entries)}")
+        raise ConfigError(f"unknown {self.kind} {name!r}; {did_you_mean(name, self._entries)}")
 
     def build(self, name: str, options: Mapping[str, Any], where: str | None = None) -> T:
         """Construct the component after checking each option's name and type."""
@@ -183,7 +183,7 @@ def check_options(component: Any, options: Mapping[str, Any], where: str) -> dic
     checked: dict[str, Any] = {}
     for name, value in _unaliased(component, options, where).items():
         if name not in known:
-            raise ConfigError(f"{where}: unknown option {name!r}; {nearest(name, known)}")
+            raise ConfigError(f"{where}: unknown option {name!r}; {did_you_mean(name, known)}")
         try:
             checked[name] = _validated(adapters[name], value)
         except ValidationError as error:

@@ -55,7 +55,7 @@ class WeightsError(StrettoError):
     """Published weights failed verification: checksum, shape, or non-finite values."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: the nearest known one, then all of them."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)

@@ -1,4 +1,4 @@
-"""From a validated configuration to a finished run: builds the parts, runs the loop, sums it up.
+"""From a validated configuration to a finished run: builds what it is made of, runs the loop, sums it up.
 
 Three modes, one wiring: ``train`` (wall clock, worker processes), ``rehearse`` (virtual clock, real sampling and
 updates), ``simulate`` (virtual clock, nothing computed).
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto import rundir
-from stretto.checks import check, remarks
+from stretto.checks import check, warnings
 from stretto.components import said_where
 from stretto.config.load import read_source, to_toml, validate
 from stretto.config.schema import RunConfig
@@ -29,17 +29,18 @@ from stretto.observe.report import write_report
 from stretto.observe.summary import Figures, summarize
 from stretto.observe.trackers import make_trackers
 from stretto.readiness import check_ready
+from stretto.run.spec import RunSpec
 from stretto.runtime.clock import VirtualLoop, WallLoop, few_collections, run_virtual
-from stretto.runtime.events import FORMAT, EventLog, Listener
+from stretto.runtime.context import Outcome, RunContext
+from stretto.runtime.events import EventLog, Listener
 from stretto.runtime.inputs import compare, take
-from stretto.runtime.logfile import GZIP, PLAIN, find_log, read_blocks, stream_events
+from stretto.runtime.logfile import FORMAT, GZIP, PLAIN, find_log, read_blocks, stream_events
 from stretto.runtime.manifest import Restored, check_logs, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
-from stretto.runtime.parts import Outcome, Parts
 from stretto.runtime.stopping import stoppable
 from stretto.runtime.waits import Waits
-from stretto.runtime.workers.crew import Crew, model_type
-from stretto.wiring import Job, build_parts, load_environment, peek_environment
+from stretto.runtime.workers.worker_pool import WorkerPool, model_type
+from stretto.wiring import build_context, load_environment, peek_environment
 
 
 def check_start(config: RunConfig, mode: str, resume: Path | None = None) -> Rules:
@@ -128,24 +129,26 @@ def _held(
     again = resume is not None and restored is None
     started = time.perf_counter()
     try:
-        with live, _crew(config, mode, out) as crew:
+        with live, _worker_pool(config, mode, out) as worker_pool:
             if again:
                 live.progress(f"{out} had trained nothing yet: it begins again")
-            for line in remarks(config, mode):
+            for line in warnings(config, mode):
                 live.progress(line)
-            job = Job(config, mode, rules, out, restored, live.progress,
-                      *load_environment(config, mode, live.progress), crew, live.working, live.samples)  # fmt: skip
-            job.inputs = take(config, job.env, job.model_dir)
+            run = RunSpec(
+                config, mode, rules, out, restored, live.progress, *load_environment(config, mode, live.progress),
+                worker_pool, live.working, live.samples,
+            )  # fmt: skip
+            run.inputs = take(config, run.env, run.model_dir)
             if restored is not None:
-                for line in compare(out, restored.inputs, job.inputs, job.env, config.accept_changed):
+                for line in compare(out, restored.inputs, run.inputs, run.env, config.accept_changed):
                     live.progress(line)
-                job.before = validate(read_source(str(out / "config.toml"))).learner
+                run.before = validate(read_source(str(out / "config.toml"))).learner
             _prepare(config, out, restored, again)
-            if job.virtual:
-                done = run_virtual(_run(job, live, view, figures, again, signals), VirtualLoop())
+            if run.virtual:
+                done = run_virtual(_run(run, live, view, figures, again, signals), VirtualLoop())
             else:
                 with few_collections(), asyncio.Runner(loop_factory=WallLoop) as runner:
-                    done = runner.run(_run(job, live, view, figures, again, signals))
+                    done = runner.run(_run(run, live, view, figures, again, signals))
     except StrettoError as error:
         if find_log(out) is not None:
             error.add_note(rundir.what_next(out))
@@ -210,34 +213,34 @@ def _prepare(config: RunConfig, out: Path, restored: Restored | None, again: boo
     part.replace(out / "config.toml")  # whole or not at all: a run goes on from it
 
 
-def _crew(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContextManager[Crew | None]:
+def _worker_pool(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContextManager[WorkerPool | None]:
     """Worker processes start before the environment and the model are there: their imports take seconds."""
     if mode != "train" or config.workers.kind == "inline":
         return contextlib.nullcontext()
     names = [f"engine-{i}" for i in range(config.engine.count)]
-    return Crew(names, out / "logs", config.workers.threads, model_type(config.model))
+    return WorkerPool(names, out / "logs", config.workers.threads, model_type(config.model))
 
 
 async def _run(
-    job: Job, live: LiveView, view: View, figures: Figures, again: bool, signals: Signals | None
+    run: RunSpec, live: LiveView, view: View, figures: Figures, again: bool, signals: Signals | None
 ) -> tuple[Outcome, dict[str, Any], str]:
     """How the run ended, its figures (counted as the events came), the SHA-256 of its event log. The listeners have
     heard of the events up to the checkpoint; ``again``: logs of an earlier beginning step aside."""
-    config, restored = job.config, job.restored
+    config, restored = run.config, run.restored
     loop = asyncio.get_running_loop()
     offsets = restored.offsets if restored is not None else {"metrics.jsonl": 0} if again else {}
     metrics = MetricsWriter(
-        job.out,
-        trackers=make_trackers(job.out, config.logging, name=config.name, config=config.model_dump(mode="json"),
+        run.out,
+        trackers=make_trackers(run.out, config.logging, name=config.name, config=config.model_dump(mode="json"),
                                step=restored.version if restored else None),
         offset=offsets.get("metrics.jsonl"),
         figures=figures,
     )  # fmt: skip
-    path = find_log(job.out) or job.out / (GZIP if config.logging.events == "gzip" else PLAIN)
+    path = find_log(run.out) or run.out / (GZIP if config.logging.events == "gzip" else PLAIN)
     begin = 0 if again else None
     log = EventLog(
         path, loop.time, restored.log_bytes if restored else begin, restored.clock_s if restored else 0.0,
-        None if job.virtual else loop.call_soon,
+        None if run.virtual else loop.call_soon,
     )  # fmt: skip
     metrics.on_row.append(live.on_row)
     log.hear(deciding=[view], recording=[metrics, live])
@@ -245,15 +248,15 @@ async def _run(
     if isinstance(loop, VirtualLoop):
         loop.set_describe(waits.describe)
     try:
-        parts = build_parts(job, log, view, waits, metrics)
+        context = build_context(run, log, view, waits, metrics)
         if restored is None:
-            _log_start(job, log, parts)
+            _log_start(run, log, context)
         else:
-            rates = job.rates(view.max_steps, parts.max_steps)
-            log.emit("Resumed", version=restored.version, step=restored.version, max_steps=parts.max_steps,
-                     tasks=parts.tasks_in_all, **({} if rates is None else {"lr": rates}))  # fmt: skip
-        orchestrator = Orchestrator(parts, restored, figures.evaluated)
-        for part in (parts.learner, parts.scoring, parts.late):
+            rates = run.rates(view.max_steps, context.max_steps)
+            log.emit("Resumed", version=restored.version, step=restored.version, max_steps=context.max_steps,
+                     tasks=context.tasks_in_all, **({} if rates is None else {"lr": rates}))  # fmt: skip
+        orchestrator = Orchestrator(context, restored, figures.evaluated)
+        for part in (context.learner, context.scoring, context.late):
             if part is not None and hasattr(part, "hear_death"):
                 part.hear_death(orchestrator.fail)
         with no_way_out(), stoppable(orchestrator, live.progress, config.deadlines.stop_s, signals):
@@ -266,16 +269,16 @@ async def _run(
             metrics.close()
 
 
-def _log_start(job: Job, log: EventLog, parts: Parts) -> None:
-    c = job.config
+def _log_start(run: RunSpec, log: EventLog, context: RunContext) -> None:
+    c = run.config
     chosen = in_order(c)
     rules = {hook: (chosen.get(hook) or getattr(c.control, hook)).name for hook in HOOKS}
     log.emit(
-        "RunStart", format=FORMAT, mode=job.mode, seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
-        prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=parts.max_steps,
-        tasks=parts.tasks_in_all, drop_last=c.drop_last, engines=c.engine.count, slots=c.engine.slots,
+        "RunStart", format=FORMAT, mode=run.mode, seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
+        prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=context.max_steps,
+        tasks=context.tasks_in_all, drop_last=c.drop_last, engines=c.engine.count, max_num_seqs=c.engine.max_num_seqs,
         in_flight=c.control.in_flight, rules=rules, version=0, step=0,
-        **({} if parts.late is None else {"late_lifetime": parts.late.queue.lifetime}),
+        **({} if context.late is None else {"late_lifetime": context.late.queue.lifetime}),
     )  # fmt: skip
 
 

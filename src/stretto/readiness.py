@@ -12,7 +12,7 @@ from typing import Any
 
 from stretto.checks import tokenizer_of
 from stretto.config.machine import core_count
-from stretto.config.plugins import foreign
+from stretto.config.plugins import plugin_errors
 from stretto.config.schema import RunConfig
 from stretto.envs.build import build_environment
 from stretto.errors import ConfigError
@@ -35,7 +35,7 @@ def check_ready(config: RunConfig, mode: str) -> None:
             f"workers.own_cores = true needs more than workers.threads = {config.workers.threads} core(s), this "
             f"process may use {core_count()}: set false"
         )
-    with foreign("env.name", config.env.name):
+    with plugin_errors("env.name", config.env.name):
         env = build_environment(config)
         _check_worked(config, env)
         tokenizer = tokenizer_of(config, env)
@@ -70,14 +70,14 @@ def _check_packages(config: RunConfig) -> None:
 
 
 def _check_worked(config: RunConfig, env: Any) -> None:
-    if config.model == "tiny" and config.warm_start.accuracy > 0 and not hasattr(env, "worked"):
+    if config.model == "tiny" and config.sft.accuracy > 0 and not hasattr(env, "demonstration"):
         raise ConfigError(
-            f"environment {type(env).__name__} has no worked answers for a warm start: set warm_start.accuracy = 0 "
+            f"environment {type(env).__name__} has no worked answers for a warm start: set sft.accuracy = 0 "
             "(random weights) or give another model"
         )
 
 
 def _try_worked(config: RunConfig, env: Any) -> None:
     """A worked answer must be text of the tiny model's alphabet."""
-    if config.model == "tiny" and config.warm_start.accuracy > 0:
-        copy.copy(env).worked(0)
+    if config.model == "tiny" and config.sft.accuracy > 0:
+        copy.copy(env).demonstration(0)

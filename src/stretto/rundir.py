@@ -112,7 +112,7 @@ def _take(file: TextIO, out: Path) -> None:
 def mode_of(out: Path) -> str | None:
     """How the run in this directory was made (train, rehearse, simulate); None if its log doesn't say."""
     try:
-        mode = next(stream_events(out), {}).get("mode")
+        mode = next(stream_events(out, any_format=True), {}).get("mode")
     except (OSError, DataError, AttributeError):
         return None
     return mode if isinstance(mode, str) else None
@@ -155,7 +155,9 @@ def find_checkpoint(path: Path) -> Path | None:
 def untrained(out: Path) -> bool:
     """Did the run in this directory end before its first step did? Then nothing is lost if it begins again."""
     try:
-        return not any(isinstance(event, dict) and event.get("e") == "StepEnd" for event in stream_events(out))
+        return not any(
+            isinstance(event, dict) and event.get("e") == "StepEnd" for event in stream_events(out, any_format=True)
+        )
     except DataError:
         return True  # there is no log
     except OSError:

@@ -30,7 +30,7 @@ from stretto.runtime.workers.inline import InlineEngine
 from stretto.trajectory import Trajectory
 from stretto.wiring import bind
 
-Says = Callable[[str], None]
+OnProgress = Callable[[str], None]
 _CHAT_TOKENS = 4096
 
 
@@ -45,7 +45,7 @@ class Trained:
     version: int | None
 
 
-def find(path: Path, settings: Sequence[str], recipe: str | None = None, says: Says = print) -> Trained:
+def find(path: Path, settings: Sequence[str], recipe: str | None = None, on_progress: OnProgress = print) -> Trained:
     """The policy at ``path``: a run, one of its checkpoints, or a model's directory, which needs a ``recipe`` for the
     environment and how to sample. ``settings`` overrule the run's or the recipe's. Raises ``StrettoError``."""
     is_checkpoint = (path / "manifest.json").exists()
@@ -70,17 +70,17 @@ def find(path: Path, settings: Sequence[str], recipe: str | None = None, says: S
     if checkpoint is None:
         raise CheckpointError(f"{run} has neither a model/ nor a complete checkpoint yet")
     restored = load_checkpoint(checkpoint)
-    return Trained(config, resolve_model(config, build_environment(config), says), restored.learner_dir,
+    return Trained(config, resolve_model(config, build_environment(config), on_progress), restored.learner_dir,
                    restored.version)  # fmt: skip
 
 
-def build_engine(policy: Trained, eos_ids: Sequence[int], max_tokens: int, slots: int) -> Any:
+def build_engine(policy: Trained, eos_ids: Sequence[int], max_model_len: int, max_num_seqs: int) -> Any:
     """A passive engine that serves this policy as version 0."""
     from stretto.learner.build import build_learner
     from stretto.rollout.build import build_engine as build
 
     config = policy.config
-    own = config.engine.model_copy(update={"max_tokens": max_tokens, "slots": slots})
+    own = config.engine.model_copy(update={"max_model_len": max_model_len, "max_num_seqs": max_num_seqs})
     engine = build(policy.directory, own, config.seed, eos_ids)
     weights: Any = {}
     if policy.checkpoint is not None:
@@ -98,7 +98,7 @@ def sampling_of(config: RunConfig, tokenizer: LightTokenizer) -> SamplingParams:
     return SamplingParams(s.temperature, s.top_p, s.top_k, s.max_new_tokens, stop)
 
 
-def evaluate(policy: Trained, *, samples: int = 1, says: Says = print) -> dict[str, Any]:
+def evaluate(policy: Trained, *, samples: int = 1, on_progress: OnProgress = print) -> dict[str, Any]:
     """Play the run's held-out tasks, ``samples`` times each: how many, accuracy (share whose reward reaches
     ``eval.success_threshold``), mean reward, the share of tasks solved at least once,
     rewards by task, failures. ``ConfigError`` if that can't be."""
@@ -108,14 +108,14 @@ def evaluate(policy: Trained, *, samples: int = 1, says: Says = print) -> dict[s
     env = build_environment(config)
     tokenizer = light_tokenizer(policy.directory)
     check_vocabulary(policy.directory, tokenizer)
-    bind(config, env, tokenizer, says)
+    bind(config, env, tokenizer, on_progress)
     tasks = env.eval_tasks(config.eval.tasks)
     if not tasks:
         raise ConfigError(
             f"env.name = {config.env.name!r} has no held-out tasks (eval.tasks = {config.eval.tasks}): nothing to play"
         )
-    says(f"playing {len(tasks)} held-out tasks, {samples} answer{'s' * (samples > 1)} each")
-    engine = build_engine(policy, tokenizer.eos_ids, config.engine.max_tokens, config.engine.slots)
+    on_progress(f"playing {len(tasks)} held-out tasks, {samples} answer{'s' * (samples > 1)} each")
+    engine = build_engine(policy, tokenizer.eos_ids, config.engine.max_model_len, config.engine.max_num_seqs)
     played, faults = asyncio.run(_play(config, env, tokenizer, engine, tasks, samples))
     rewards: dict[int, list[float | None]] = {task.index: [] for task in tasks}
     for task, trajectory in played:
@@ -153,8 +153,8 @@ async def _play(
         played.extend(found)
 
     log.hear(deciding=[hear])
-    handle = InlineEngine("engine-0", engine, log, None, config.engine.steps_per_advance)
-    handle.opened(0)
+    handle = InlineEngine("engine-0", engine, log, None, config.engine.decode_steps)
+    handle.on_weights_loaded(0)
     scoring = ScoringPool(config.workers.scoring_processes, config.deadlines.score_s, imports=scoring_imports(env))
     evaluator = Evaluator(
         env, [task for task in tasks for _ in range(samples)], sampling_of(config, tokenizer), config.eval.temperature,
@@ -184,7 +184,7 @@ class Conversation:
             raise ConfigError("--system needs a chat template, and this model has none")
         sampling = sampling_of(policy.config, self._tokenizer)
         self._sampling = replace(sampling, temperature=temperature, max_new_tokens=max_new_tokens)
-        room = max(policy.config.engine.max_tokens, min(_CHAT_TOKENS, _positions(policy.directory)))
+        room = max(policy.config.engine.max_model_len, min(_CHAT_TOKENS, _positions(policy.directory)))
         self._engine = build_engine(policy, self._tokenizer.eos_ids, room, 1)
         self._room = room
         self._messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
@@ -204,7 +204,7 @@ class Conversation:
         while answer is None:
             finished = dict(self._engine.advance(1).finished)
             answer = finished.get(request.id)
-            partial = answer if answer is not None else self._engine.partials().get(request.id)
+            partial = answer if answer is not None else self._engine.snapshot().get(request.id)
             now = "" if partial is None else self._tokenizer.decode(partial.tokens)
             if answer is None:
                 now = now.removesuffix("\ufffd")  # half of a character

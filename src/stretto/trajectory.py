@@ -34,13 +34,13 @@ Floats = NDArray[np.floating[Any]]
 class Completion:
     """Tokens that an engine sampled for one request.
 
-    ``tokens``, ``versions`` [n] int; ``logp`` [n] log-probability under the distribution really sampled from;
+    ``tokens``, ``versions`` [n] int; ``logprobs`` [n] log-probability under the distribution really sampled from;
     ``entropy`` [n] nats, of that distribution; ``finish`` is ``stop``, ``length`` or ``aborted``;
     ``records`` holds optional per-token arrays ([n, K]), each an increment like ``tokens``.
     """
 
     tokens: Ints
-    logp: Floats
+    logprobs: Floats
     entropy: Floats
     versions: Ints
     finish: str
@@ -48,9 +48,9 @@ class Completion:
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
-        if not (len(self.logp) == len(self.entropy) == len(self.versions) == n):
+        if not (len(self.logprobs) == len(self.entropy) == len(self.versions) == n):
             raise InvariantError(
-                f"completion: {n} tokens, {len(self.logp)} log-probabilities, "
+                f"completion: {n} tokens, {len(self.logprobs)} log-probabilities, "
                 f"{len(self.entropy)} entropies, {len(self.versions)} versions"
             )
         for name, values in self.records.items() if self.records else ():
@@ -62,7 +62,7 @@ def join(first: Completion, second: Completion) -> Completion:
     """The completion of a request that was aborted and went on later."""
     return Completion(
         np.concatenate([first.tokens, second.tokens]),
-        np.concatenate([first.logp, second.logp]),
+        np.concatenate([first.logprobs, second.logprobs]),
         np.concatenate([first.entropy, second.entropy]),
         np.concatenate([first.versions, second.versions]),
         second.finish,
@@ -79,7 +79,7 @@ def join(first: Completion, second: Completion) -> Completion:
 class Trajectory:
     """One episode. Arrays are [T]; ``mask`` is True exactly on tokens that the policy sampled.
 
-    Masked-out places of ``versions``, ``logp`` and ``entropy`` hold anything. ``reward`` None means absent:
+    Masked-out places of ``versions``, ``logprobs`` and ``entropy`` hold anything. ``reward`` None means absent:
     such a trajectory never trains. ``terminated`` and ``truncated`` stay apart (truncation bootstraps).
     ``rewards`` [T] optional: rewards per token for environments that have them; their sum is ``reward``.
     """
@@ -89,7 +89,7 @@ class Trajectory:
     tokens: Ints
     mask: NDArray[np.bool_]
     versions: Ints
-    logp: Floats
+    logprobs: Floats
     entropy: Floats
     reward: float | None
     terminated: bool = True
@@ -104,7 +104,7 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
-        if not (len(self.mask) == len(self.versions) == len(self.logp) == len(self.entropy) == n) or (
+        if not (len(self.mask) == len(self.versions) == len(self.logprobs) == len(self.entropy) == n) or (
             self.rewards is not None and len(self.rewards) != n
         ):
             self._lengths_differ(n)
@@ -113,7 +113,7 @@ class Trajectory:
             raise InvariantError(f"trajectory {self.id}: versions decrease: {sampled.tolist()}")
 
     def _lengths_differ(self, n: int) -> None:
-        for name in ("mask", "versions", "logp", "entropy", "rewards"):
+        for name in ("mask", "versions", "logprobs", "entropy", "rewards"):
             values = getattr(self, name)
             if values is not None and len(values) != n:
                 raise InvariantError(f"trajectory {self.id}: {name} has {len(values)} entries for {n} tokens")
@@ -126,7 +126,7 @@ class Trajectory:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = [self.tokens, self.mask, self.versions, self.logp, self.entropy, *self.records.values()]
+        arrays = [self.tokens, self.mask, self.versions, self.logprobs, self.entropy, *self.records.values()]
         return sum(a.nbytes for a in arrays)
 
     def staleness(self, version: int) -> Staleness:
@@ -252,20 +252,20 @@ class Transcript:
         n = self._length
         runs = self._sampled_runs()
         first = runs[0][2][0] if runs else None
-        dtype = first.logp.dtype if first is not None else np.float32
+        dtype = first.logprobs.dtype if first is not None else np.float32
         mask, versions = np.zeros(n, np.bool_), np.zeros(n, np.int32)
-        logp, entropy = np.zeros(n, dtype), np.zeros(n, dtype)
+        logprobs, entropy = np.zeros(n, dtype), np.zeros(n, dtype)
         for start, end, written in runs:
             part = slice(start, end)
             mask[part] = True
             if len(written) == 1:  # copying costs a third of joining
                 (c,) = written
                 np.copyto(versions[part], c.versions)
-                np.copyto(logp[part], c.logp)
+                np.copyto(logprobs[part], c.logprobs)
                 np.copyto(entropy[part], c.entropy)
             else:
                 _join([c.versions for c in written], versions[part])
-                _join([c.logp for c in written], logp[part])
+                _join([c.logprobs for c in written], logprobs[part])
                 _join([c.entropy for c in written], entropy[part])
         records: dict[str, NDArray[Any]] = {}
         sampled = [(len(c.tokens), c.records) for _, _, written in runs for c in written]
@@ -273,7 +273,7 @@ class Transcript:
             records[name] = np.zeros((n, *parts[0].shape[1:]), parts[0].dtype)
             records[name][mask] = np.concatenate(parts)
         return Trajectory(
-            self.trajectory, self.group, self._ids[:n].copy(), mask, versions, logp, entropy, reward, terminated,
+            self.trajectory, self.group, self._ids[:n].copy(), mask, versions, logprobs, entropy, reward, terminated,
             truncated, self.turns, 0, None, records, info if info is not None else {}, late,
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ def view_of(
         {
             "e": "RunStart", "mode": "simulate", "lag_bound": lag_bound, "prompts_per_step": batch, "version": 0,
             "group_size": size, "max_steps": max_steps, "step": 0, "engines": engines,
-            "slots": 8, "depth": lag_bound if depth is None else depth,
+            "max_num_seqs": 8, "depth": lag_bound if depth is None else depth,
         }
     )  # fmt: skip
     for i in range(engines):

@@ -16,7 +16,7 @@ from stretto.control.hooks import HOOKS, build_rules
 from stretto.control.pool import DropOldest
 from stretto.control.publish import EveryK
 from stretto.control.router import LeastLoaded
-from stretto.control.version import Pinned
+from stretto.control.version_pinning import Pinned
 from stretto.control.view import View
 from stretto.errors import ConfigError
 
@@ -31,9 +31,9 @@ def test_every_hook_has_its_default() -> None:
     rules = build_rules(config())
     names = {hook: type(getattr(rules, hook)).__name__ for hook in HOOKS}
     assert names == {
-        "admission": "DemandAdmission", "version": "Latest", "router": "LeastLoaded", "residency": "Stay",
-        "pool": "Keep", "filter": "NoFilter", "batch": "DemandBatch", "publish": "EveryStep", "train_mode": "Whole",
-        "elastic": "Fixed", "quota": "FixedQuota", "chunk": "All",
+        "admission": "DemandAdmission", "version_pinning": "Latest", "router": "LeastLoaded", "preemption": "Stay",
+        "pool": "Keep", "filter": "NoFilter", "batch": "DemandBatch", "publish": "EveryStep", "streaming": "Whole",
+        "elastic": "Fixed", "quota": "FixedQuota", "loss_mask": "All",
     }  # fmt: skip
 
 
@@ -42,12 +42,12 @@ def test_defaults_change_nothing() -> None:
     view = view_of(lag_bound=1, batch=2)
     submit(view, 0, 0)
     complete(view, 0)
-    assert rules.version.assign(view, "engine-0") is None
-    assert list(rules.residency.decide(view)) == list(rules.pool.reject(view)) == list(rules.elastic.decide(view)) == []
+    assert rules.version_pinning.assign(view, "engine-0") is None
+    assert list(rules.preemption.decide(view)) == list(rules.pool.evict(view)) == list(rules.elastic.decide(view)) == []
     assert rules.filter.drop([1.0, 1.0]) is None
-    assert [list(part) for part in rules.train_mode.chunks(view, [3, 1])] == [[3, 1]]
+    assert [list(part) for part in rules.streaming.portions(view, [3, 1])] == [[3, 1]]
     assert rules.quota.limits(view).trajectories is None
-    assert rules.chunk.keep(10, 2) == slice(None)
+    assert rules.loss_mask.keep(10, 2) == slice(None)
     assert rules.publish.engines(view) == []
 
 
@@ -170,9 +170,9 @@ def test_drop_oldest_rejects_beyond_its_capacity_and_only_while_a_step_runs() ->
         submit(view, group, 0)
         complete(view, group)
     rule = DropOldest(capacity=1.5)
-    assert list(rule.reject(view)) == []
+    assert list(rule.evict(view)) == []
     start_step(view, [5, 6])
-    assert list(rule.reject(view)) == [0, 1]
+    assert list(rule.evict(view)) == [0, 1]
 
 
 def test_fifo_takes_completion_order_and_submission_order_waits() -> None:

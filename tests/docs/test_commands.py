@@ -40,7 +40,7 @@ def test_every_command_is_in_the_table_of_times_and_nothing_else_is() -> None:
 def test_comments_and_joined_lines_are_read_as_a_shell_does(tmp_path: Path) -> None:
     page = SCRIPT.ROOT / "docs" / "tutorial.md"
     texts = [c.text for c in SCRIPT.commands(page)]
-    assert any(t.startswith("stretto rehearse") and "cluster.env.mean=5" in t for t in texts)
+    assert any(t.startswith("stretto rehearse") and "simulation.env.mean=5" in t for t in texts)
     assert not any("#" in t for t in texts)
 
 

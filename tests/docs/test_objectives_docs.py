@@ -111,7 +111,7 @@ def test_the_trl_trainer_takes_the_same_step_as_trls_own_loss(
     from stretto.models.resolve import resolve_model
 
     monkeypatch.chdir(tmp_path)
-    config = load_config("quickstart", ["warm_start.accuracy=0"])
+    config = load_config("quickstart", ["sft.accuracy=0"])
     where = resolve_model(config, build_environment(config), lambda line: None)
     space = reader | {"model": load_policy(where), "tokenizer": load_tokenizer(where)}
     for block in blocks(PAGE, "python", "trl"):

@@ -117,7 +117,7 @@ def test_prompts_that_do_not_fit_are_found_before_training(tmp_path: Path, chars
     rows = [*questions(4), {"question": "1" * 9, "target": 1}]
     env = make(tmp_path, chars, rows, eval_fraction=0)
     env.check_prompts(9)
-    with pytest.raises(DataError, match=r"rows\.jsonl:5: prompt of 9 tokens, and engine\.max_tokens = 9 must hold"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:5: prompt of 9 tokens, and engine\.max_model_len = 9 must hold"):
         env.check_prompts(8)
     with pytest.raises(DataError, match=r"rows\.jsonl:5: prompt of 9 tokens, more than env\.max_prompt_tokens = 8"):
         make(tmp_path, chars, rows, eval_fraction=0, max_prompt_tokens=8).check_prompts(100)

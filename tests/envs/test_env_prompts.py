@@ -50,7 +50,7 @@ def test_every_environments_prompt_begins_as_the_tokenizer_begins_a_text(tmp_pat
     for env in envs:
         env.bind(plain, 0)
         assert [prompt(env).count(t) for t in ("<s>", "</s>")] == [1, 0]
-        tokens, mask = env.worked(0)
+        tokens, mask = env.demonstration(0)
         assert plain.decode(tokens, special=True).startswith("<s>")
         assert not mask[0]
     assert prompt(data(tmp_path, plain, "7?", add_special_tokens="none")) == "7?"

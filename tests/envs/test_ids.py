@@ -54,7 +54,7 @@ def test_with_pad_equal_to_eos_the_final_eos_still_trains(tmp_path: Path, mergin
     trajectory = asyncio.run(env.rollout(ScriptedClient([[*answer, 0]], eos=(0,)), env.task(0)))
     assert trajectory.tokens[-1] == 0
     assert trajectory.mask[-1]
-    tokens, mask = env.worked(0)
+    tokens, mask = env.demonstration(0)
     assert (tokens[-1], mask[-1]) == (0, True)
 
 

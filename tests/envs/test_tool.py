@@ -45,7 +45,7 @@ def test_the_worked_transcript_is_what_a_perfect_rollout_records(chars: LightTok
     task = env.task(0)
     problem = task.info["problem"]
     trajectory, _ = play(env, [*(f"[{call}]" for call, _ in steps(problem)), task.answer])
-    tokens, mask = env.worked(0)
+    tokens, mask = env.demonstration(0)
     assert trajectory.reward == 1.0
     assert trajectory.tokens.tolist() == tokens
     assert trajectory.mask.tolist() == mask

@@ -17,7 +17,7 @@ from stretto.kernel.signals import CAUGHT, Interrupted, hear
 from stretto.observe.live import LiveView
 from stretto.observe.terminal import Terminal
 from stretto.runtime.clock import WallLoop
-from stretto.runtime.deadlines import Deadlines
+from stretto.runtime.timeout_queue import TimeoutQueue
 
 
 @pytest.mark.parametrize("number", CAUGHT)
@@ -104,7 +104,7 @@ def test_no_deadline_counts_a_pause_of_the_process(told: bool, monkeypatch: pyte
         nonlocal jump_s
         loop, late = asyncio.get_running_loop(), list[str]()
         assert isinstance(loop, WallLoop)
-        Deadlines(loop, 500.0, late.append).add("a member")
+        TimeoutQueue(loop, 500.0, late.append).add("a member")
         with loop.minding_pauses():
             try:
                 async with asyncio.timeout(500):

@@ -66,7 +66,7 @@ def make_columns(
                 tokens=np.r_[question, rng.integers(0, VOCABULARY, n)].astype(np.int32),
                 mask=mask,
                 versions=np.full(prompt + n, version, np.int32),
-                logp=-rng.random(prompt + n) * 4 - 1,
+                logprobs=-rng.random(prompt + n) * 4 - 1,
                 entropy=rng.random(prompt + n),
                 reward=float(rng.integers(0, 2)) if i >= size else 1.0,
                 terminated=not (truncated and i % 2),

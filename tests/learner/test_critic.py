@@ -119,7 +119,7 @@ def test_a_critic_of_its_own_leaves_the_actor_alone_over_mini_batches_and_passes
     """A head shares its trunk with the actor, so there a later mini-batch feels it: only the loss of its values."""
     weights = []
     for updates in (1, 3):
-        one = learner(model_dir, {"kind": "network", "updates": updates}, minibatches=2, passes=2)
+        one = learner(model_dir, {"kind": "network", "updates": updates}, minibatches=2, epochs=2)
         one.step(make_columns())
         weights.append(policy(one))
     assert same(*weights)
@@ -265,7 +265,7 @@ def turns(*lengths: tuple[bool, int], id: int = 0, seed: int = 0) -> Trajectory:
     n = len(tokens)
     return Trajectory(
         id=id, group=id, tokens=np.array(tokens, np.int32), mask=np.array(mask), versions=np.zeros(n, np.int32),
-        logp=np.array(logp), entropy=np.zeros(n), reward=1.0, turns=sum(s for s, _ in lengths),
+        logprobs=np.array(logp), entropy=np.zeros(n), reward=1.0, turns=sum(s for s, _ in lengths),
     )  # fmt: skip
 
 

@@ -40,22 +40,25 @@ def test_quantiles_are_told_by_staleness() -> None:
     assert not [name for name in report if "@4-7" in name]
 
 
-def test_effective_sample_size_and_mismatch() -> None:
+def test_moments_and_mismatch() -> None:
     even = noted([1, 1, 1], [0.7] * 3, [1.0] * 3)
-    assert even["off_policy/ess"] == pytest.approx(1.0)
+    assert even["ratio/max"] == pytest.approx(math.exp(0.7), rel=1e-6)
+    assert even["ratio/std"] == pytest.approx(0.0, abs=1e-6)
     assert "mismatch/kl" not in even
     fresh = noted([0, 5, 0], [0.5, 9.0, 0.5], [1.0] * 3)
     assert fresh["ratio/mean@0"] == pytest.approx(math.exp(0.5), rel=1e-6)
     assert fresh["ratio/mean"] == pytest.approx((2 * math.exp(0.5) + math.exp(9)) / 3, rel=1e-6)
+    assert fresh["ratio/max"] == pytest.approx(math.exp(9), rel=1e-6)
+    assert fresh["ratio/std"] == pytest.approx((math.exp(9) - math.exp(0.5)) * 2**0.5 / 3, rel=1e-6)
     assert fresh["mismatch/kl"] == pytest.approx(math.exp(0.5) - 1 - 0.5, rel=1e-6)
 
 
 def test_clipped_tokens_are_counted_by_the_sign_of_their_advantage() -> None:
     report = noted([1] * 6, [1.0, 1.0, 0.0, 1.0, -1.0, 0.0], [1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
-    assert report["gate/zero_gradient/positive"] == pytest.approx(2 / 3)
-    assert report["gate/zero_gradient/negative"] == pytest.approx(1 / 3)
+    assert report["clip_fraction/positive"] == pytest.approx(2 / 3)
+    assert report["clip_fraction/negative"] == pytest.approx(1 / 3)
     plain = noted([1] * 6, [1.0, 1.0, 0.0, 1.0, -1.0, 0.0], [1.0, 1.0, 1.0, -1.0, -1.0, -1.0], "reinforce")
-    assert plain["gate/zero_gradient/positive"] == plain["gate/zero_gradient/negative"] == 0
+    assert plain["clip_fraction/positive"] == plain["clip_fraction/negative"] == 0
 
 
 def test_the_scales_of_good_and_bad_rows() -> None:
@@ -73,7 +76,7 @@ def test_the_scales_of_good_and_bad_rows() -> None:
 def test_every_step_reports_them(model_dir: Path, name: str) -> None:
     learner = Learner(model_dir, LearnerConfig(dtype="float64", micro_batch_tokens=40), get(name))
     metrics = learner.step(make_columns()).metrics
-    for key in ("log_ratio/q50", "ratio/q95@0", "off_policy/ess", "scale/imbalance", "gate/zero_gradient/positive"):
+    for key in ("log_ratio/q50", "ratio/q95@0", "ess", "scale/imbalance", "clip_fraction/positive"):
         assert math.isfinite(metrics[key]), key
 
 
@@ -82,7 +85,7 @@ def test_what_is_reported_does_not_depend_on_the_split(model_dir: Path) -> None:
     for budget in (10_000, 30):
         learner = Learner(model_dir, LearnerConfig(dtype="float64", micro_batch_tokens=budget), get("grpo"))
         reports.append(learner.step(make_columns()).metrics)
-    names = [n for n in reports[0] if n.startswith(("ratio/", "log_ratio/", "gate/zero", "scale/", "off_policy/ess"))]
+    names = [n for n in reports[0] if n.startswith(("ratio/", "log_ratio/", "clip_fraction/", "scale/"))]
     assert len(names) > 10
     for name in names:
         assert reports[0][name] == pytest.approx(reports[1][name], abs=1e-5), name

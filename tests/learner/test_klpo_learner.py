@@ -48,8 +48,8 @@ def recorded(one: Learner, columns: Columns, seed: int = 3) -> Columns:
     drawn = torch.multinomial(q.exp().flatten(0, 1), DRAWS, True, generator=g).view(*q.shape[:2], DRAWS)
     records = {
         "logp_behavior": q.gather(2, batch.tokens[..., None])[..., 0],
-        "record.mc_ids": drawn.int(), "record.mc_logp": q.gather(2, drawn),
-        "record.head_ids": top.indices.int(), "record.head_logp": top.values,
+        "record.sampled_ids": drawn.int(), "record.sampled_logprobs": q.gather(2, drawn),
+        "record.top_ids": top.indices.int(), "record.top_logprobs": top.values,
     }  # fmt: skip
     return {**columns, **{name: x[batch.inside].numpy() for name, x in records.items()}}
 
@@ -67,10 +67,10 @@ def exact_norm(norm: Any, x: Tensor) -> Tensor:
 def test_alternatives_are_scored_like_a_plain_forward_pass(model_dir: Path, make_columns: Make) -> None:
     one = learner(model_dir, "token", "mc")
     batch = batch_of(one, make_columns(2, 2))
-    scores = one.scorer.scores(batch, values=False, alternatives={"draws", "head"})
+    scores = one.scorer.scores(batch, values=False, alternatives={"sampled", "top"})
     assert batch.tokens is not None
     before = logits(one, batch.tokens)[:, :-1]
-    for name, ids in (("mc_logp", batch.mc_tokens), ("head_logp", batch.head_tokens)):
+    for name, ids in (("sampled_logprobs", batch.sampled_tokens), ("top_logprobs", batch.top_tokens)):
         assert ids is not None
         want = before.gather(2, ids[:, 1:])
         got = scores.alternatives[name][:, 1:]
@@ -146,5 +146,5 @@ def test_the_sequence_route_descends_its_square(model_dir: Path, make_columns: M
 
 
 def test_a_batch_without_the_records_says_what_is_missing(model_dir: Path, make_columns: Make) -> None:
-    with pytest.raises(DataError, match="mc_tokens is missing"):
+    with pytest.raises(DataError, match="sampled_tokens is missing"):
         learner(model_dir, "token", "mc").step(make_columns())

@@ -42,9 +42,9 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("reinforce", {}),
-    ("grpo", {"passes": 2, "minibatches": 2}),
+    ("grpo", {"epochs": 2, "minibatches": 2}),
     ("decoupled-ppo", {}),
-    ("decoupled-ppo", {"passes": 2}),
+    ("decoupled-ppo", {"epochs": 2}),
     ("tis", {"lora": Lora(rank=2)}),
     ("mis", {}),
     ("ppo", {"critic": Critic(kind="head")}),
@@ -142,8 +142,8 @@ def test_on_policy_tokens_have_ratio_one(model_dir: Path, make_columns: Make) ->
         logp = one.scorer.scores(batch, values=False).logp
     columns["logp_behavior"] = np.concatenate([logp[i, :n].numpy() for i, n in enumerate(columns["length"])])
     metrics = one.step(columns).metrics
-    assert metrics["is_ratio/mean"] == metrics["is_ratio/max"] == metrics["ess"] == 1.0
-    assert metrics["is_ratio/std"] == metrics["off_policy/kl"] == metrics["ppo/clip_fraction"] == 0.0
+    assert metrics["ratio/mean"] == metrics["ratio/max"] == metrics["ess"] == 1.0
+    assert metrics["ratio/std"] == metrics["off_policy/kl"] == metrics["ppo/clip_fraction"] == 0.0
     assert metrics["off_policy/distance"] == metrics["off_policy/inner_steps"] == 0.0
 
 
@@ -168,7 +168,7 @@ def poisoned(make_columns: Make) -> Columns:
     return columns
 
 
-@pytest.mark.parametrize("options", [{}, {"minibatches": 2}, {"passes": 2, "minibatches": 2}])
+@pytest.mark.parametrize("options", [{}, {"minibatches": 2}, {"epochs": 2, "minibatches": 2}])
 def test_a_non_finite_gradient_leaves_everything_as_it_was(
     model_dir: Path, make_columns: Make, options: dict[str, Any]
 ) -> None:

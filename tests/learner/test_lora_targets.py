@@ -60,7 +60,9 @@ def test_an_adapter_is_published_and_saved_as_it_is_scored(
     more = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24} if "moe" in name else {}
     model_dir = saved(tmp_path, name, tie_word_embeddings=tie, **more)
     one = learner(model_dir, targets)
-    engine = TorchEngine(load_policy(model_dir), slots=4, max_tokens=MAX_TOKENS, eos_ids=(2,), seed=5, version=0)
+    engine = TorchEngine(
+        load_policy(model_dir), max_num_seqs=4, max_model_len=MAX_TOKENS, eos_ids=(2,), seed=5, version=0
+    )
     for _ in range(2):
         columns = pack(sampled(engine, new=12))
         result = one.step(columns)

@@ -218,16 +218,16 @@ def test_recompute_is_the_policy_at_the_start_of_the_step(model_dir: Path, make_
     assert any(not torch.allclose(after["recompute"][n], after["proxy"][n], rtol=0, atol=1e-9) for n in after["proxy"])
 
 
-@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("epochs", [1, 2])
 def test_recompute_reads_once_more_only_if_the_policy_moves_during_the_step(
-    model_dir: Path, make_columns: Make, passes: int
+    model_dir: Path, make_columns: Make, epochs: int
 ) -> None:
-    one = learner(model_dir, "recompute", passes=passes)
-    two = learner(model_dir, "recompute", passes=passes)
+    one = learner(model_dir, "recompute", epochs=epochs)
+    two = learner(model_dir, "recompute", epochs=epochs)
     columns = mixed(make_columns, 0, 0)
     batch = TokenBatch.from_columns(columns, 0, torch.float64)
     result = one.step_batch(batch)
-    assert result.metrics["old_policy/passes"] == passes - 1
+    assert result.metrics["old_policy/passes"] == epochs - 1
     two.step_batch(batch.replace(logp_old=two._preparation.logp(batch)))
     assert all(torch.allclose(policy(one)[n], policy(two)[n], rtol=0, atol=1e-9) for n in policy(one))
 
@@ -248,12 +248,12 @@ def test_the_proxy_interpolates_by_staleness_or_by_a_constant(model_dir: Path, m
             assert one.step_batch(batch).metrics["old_policy/passes"] == 0
 
 
-@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("epochs", [1, 2])
 def test_the_average_is_that_of_the_weights_after_each_optimizer_step(
-    model_dir: Path, make_columns: Make, passes: int
+    model_dir: Path, make_columns: Make, epochs: int
 ) -> None:
     beta = 0.75
-    one = learner(model_dir, None, objective="ppo-ewma", ewma_beta=beta, passes=passes)
+    one = learner(model_dir, None, objective="ppo-ewma", ewma_beta=beta, epochs=epochs)
     assert isinstance(one.old, Average)
     seen = [policy(one)]
     step = one._policy.step
@@ -265,7 +265,7 @@ def test_the_average_is_that_of_the_weights_after_each_optimizer_step(
     one._policy.step = watched  # type: ignore[method-assign]
     for version in range(3):
         one.step(mixed(make_columns, version))
-    assert len(seen) == 1 + 3 * passes
+    assert len(seen) == 1 + 3 * epochs
     weights = [beta**k for k in range(len(seen))][::-1]
     for i, name in enumerate(one.scorer.policy_parameters()):
         want = sum(w * s[name] for w, s in zip(weights, seen, strict=True)) / sum(weights)
@@ -282,7 +282,7 @@ def test_beta_0_is_the_current_policy(model_dir: Path, make_columns: Make) -> No
 
 
 def test_a_free_beta_follows_the_mean_staleness_in_optimizer_steps(model_dir: Path, make_columns: Make) -> None:
-    one = learner(model_dir, "ewma", passes=2)
+    one = learner(model_dir, "ewma", epochs=2)
     for version in range(4):
         columns = mixed(make_columns, version)
         lag = 2 * float((version - columns["versions"][columns["mask"]]).mean())

@@ -56,7 +56,7 @@ def trajectories(engine: TorchEngine, base: SamplingParams, turns: list[dict[str
 @pytest.mark.parametrize("name", CASES)
 def test_the_ratio_of_a_policy_with_itself_is_one(model_dir: Path, name: str) -> None:
     base, turns = CASES[name]
-    engine = TorchEngine(load_policy(model_dir), slots=4, max_tokens=64, eos_ids=(2,), seed=5, version=0)
+    engine = TorchEngine(load_policy(model_dir), max_num_seqs=4, max_model_len=64, eos_ids=(2,), seed=5, version=0)
     made = trajectories(engine, base, turns)
     columns = concatenate([pack(made[:1]), pack(made[1:])])  # the first lacks what only later turns record
     assert ("record.support" in columns) == any(replace(base, **t).filters for t in turns)
@@ -72,9 +72,11 @@ def test_the_ratio_of_a_policy_with_itself_is_one(model_dir: Path, name: str) ->
     scores.logp.sum().backward()
     assert all(bool(p.grad.isfinite().all()) for p in scorer.model.parameters())
     if batch.support is not None:
-        batch = batch.replace(mc_tokens=batch.mask[..., None].long(), mc_logp_behavior=batch.logp_behavior[..., None])
+        batch = batch.replace(
+            sampled_tokens=batch.mask[..., None].long(), sampled_logp_behavior=batch.logp_behavior[..., None]
+        )
         with pytest.raises(DataError, match="compares the policies over the whole vocabulary"):
-            scorer.scores(batch, values=False, alternatives={"draws"})
+            scorer.scores(batch, values=False, alternatives={"sampled"})
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -110,7 +112,7 @@ def test_value_and_gradient_under_temperatures_supports_and_caps(
 
 
 def test_only_what_says_how_a_token_was_sampled_may_be_missing() -> None:
-    with pytest.raises(InvariantError, match="'head_ids' is there for some"):
-        padded_records([(1, {"head_ids": np.zeros((1, 2))}), (1, {})])
+    with pytest.raises(InvariantError, match="'top_ids' is there for some"):
+        padded_records([(1, {"top_ids": np.zeros((1, 2))}), (1, {})])
     filled = padded_records([(1, {"temperature": np.ones((1, 1))}), (2, {})])
     assert np.isnan(filled["temperature"][1]).all()

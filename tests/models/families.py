@@ -100,12 +100,12 @@ MORE: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layers": [1, 0]},
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "llama longrope": (rope("longrope", factor=4.0, **_LONG), "'longrope'.* Set engine.max_tokens = 24 or less"),
+    "llama longrope": (rope("longrope", factor=4.0, **_LONG), "'longrope'.* Set engine.max_model_len = 24 or less"),
     "phi3 longrope": (
         {**rope("longrope", **_LONG), "original_max_position_embeddings": SWITCH}, "Phi3ForCausalLM.*longer than 24",
     ),
     "llama dynamic": (
-        {**rope("dynamic", factor=2.0), "max_position_embeddings": SWITCH}, "it has 24 positions.*max_tokens = 24",
+        {**rope("dynamic", factor=2.0), "max_position_embeddings": SWITCH}, "it has 24 positions.*max_model_len = 24",
     ),
     "llama": ({"max_position_embeddings": SWITCH}, "it has 24 positions"),
     "gpt_neo": (
@@ -158,11 +158,13 @@ def sampled(engine: TorchEngine, *, new: int = 30, **sampling: Any) -> list[Traj
     return out
 
 
-def ratio_with_itself(model: Any, max_tokens: int = MAX_TOKENS) -> torch.Tensor:
+def ratio_with_itself(model: Any, max_model_len: int = MAX_TOKENS) -> torch.Tensor:
     """pi_learner / pi_engine of every sampled token, both being ``model``; float32. Four slots for six rows: they join
     and leave the batch at different lengths."""
     transform = head_transform(model)
-    engine = TorchEngine(copy.deepcopy(model), slots=4, max_tokens=max_tokens, eos_ids=(2,), seed=5, version=0)
+    engine = TorchEngine(
+        copy.deepcopy(model), max_num_seqs=4, max_model_len=max_model_len, eos_ids=(2,), seed=5, version=0
+    )
     batch = TokenBatch.from_columns(pack(sampled(engine)), 0)
     assert batch.tokens is not None
     assert batch.logp_behavior is not None

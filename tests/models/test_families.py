@@ -41,7 +41,7 @@ def test_what_would_differ_is_refused_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama longrope", "phi3 longrope", "llama dynamic"])
 def test_a_rotation_that_depends_on_length_is_right_up_to_its_switch(name: str) -> None:
-    ratio = ratio_with_itself(build(name, REFUSED[name][0]), max_tokens=SWITCH)
+    ratio = ratio_with_itself(build(name, REFUSED[name][0]), max_model_len=SWITCH)
     assert abs(float(ratio.mean()) - 1) < 1e-5
 
 

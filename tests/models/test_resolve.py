@@ -24,7 +24,7 @@ def test_tiny_is_built_in_the_cache_and_its_directory_is_a_valid_own_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRETTO_CACHE", str(tmp_path))
-    directory = resolve("tiny", warm_start={"accuracy": 0.0, "hidden": 32, "layers": 1})
+    directory = resolve("tiny", sft={"accuracy": 0.0, "hidden": 32, "layers": 1})
     assert directory.parent == tmp_path
     assert resolve(directory) == directory
 

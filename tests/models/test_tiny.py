@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stretto.config.sections import WarmStart
+from stretto.config.sections import SFT
 from stretto.envs.arithmetic import Arithmetic
 from stretto.errors import ConfigError, DataError
 from stretto.models.tiny import answer_logp, build_tiny, cache_key, collate
 
-SMALL = WarmStart(hidden=64, layers=1, heads=2, kv_heads=2, intermediate=128, accuracy=0.1, batch=64, max_steps=400)
+SMALL = SFT(hidden=64, layers=1, heads=2, kv_heads=2, intermediate=128, accuracy=0.1, batch=64, max_steps=400)
 
 
 def quiet(line: str) -> None:
@@ -28,7 +28,7 @@ def test_warm_start_reaches_its_accuracy_and_loads_with_from_pretrained(tmp_path
     tokenizer = AutoTokenizer.from_pretrained(directory)
     env.bind(tokenizer_of(directory), 0)
     with torch.no_grad():
-        accuracy = answer_logp(model, collate([env.worked(i) for i in range(1000, 1256)])).exp().mean()
+        accuracy = answer_logp(model, collate([env.demonstration(i) for i in range(1000, 1256)])).exp().mean()
     assert accuracy > 0.05
     assert tokenizer.eos_token_id == model.generation_config.eos_token_id == 1
     before = (directory / "model.safetensors").stat().st_mtime_ns
@@ -55,7 +55,7 @@ def test_every_setting_and_environment_option_has_its_own_cache_entry() -> None:
 
 def test_an_accuracy_out_of_reach_is_an_error_and_leaves_no_files(tmp_path: Path) -> None:
     hopeless = SMALL.model_copy(update={"max_steps": 10, "accuracy": 1.0})
-    with pytest.raises(DataError, match=r"warm_start\.max_steps"):
+    with pytest.raises(DataError, match=r"sft\.max_steps"):
         build_tiny(hopeless, Arithmetic(digits=1), tmp_path, 0, quiet)
     assert list(tmp_path.iterdir()) == []
 

@@ -67,8 +67,8 @@ def ragged(seed: int, several_rows: bool = False) -> tuple[TokenBatch, Tensor, d
         logp_behavior=dirty(of(sampler, tokens)), logp_proximal=dirty(of(middle, tokens)),
         logp_old=dirty(of(old, tokens)), entropy=dirty(-(sampler.exp() * sampler).sum(-1)), values=dirty(normal(B, T)),
         rewards=rewards, versions=torch.randint(6, 13, (B, T), generator=g), reward_fast=normal(B), reward_slow=slow,
-        trained_at=trained, mc_tokens=draws, mc_logp_behavior=dirty(of(sampler, draws)), head_tokens=head,
-        head_logp_behavior=dirty(of(sampler, head)),
+        trained_at=trained, sampled_tokens=draws, sampled_logp_behavior=dirty(of(sampler, draws)), top_tokens=head,
+        top_logp_behavior=dirty(of(sampler, head)),
     )  # fmt: skip
     extra = {"mc": dirty(of(current, draws)), "head": dirty(of(current, head)), "full": dirty(current),
              "full_behavior": dirty(sampler)}  # fmt: skip

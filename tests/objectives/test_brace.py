@@ -37,7 +37,7 @@ def golden() -> tuple[TokenBatch, Tensor]:
 
 def test_the_rules_of_all_methods() -> None:
     obeys_the_rules("brace", {})
-    obeys_the_rules("brace", {"k": 2, "gamma": 0.9, "lam": 0.8, "whitening": False})
+    obeys_the_rules("brace", {"k": 2, "gamma": 0.9, "gae_lambda": 0.8, "whitening": False})
     autograd_agrees_with_finite_differences("brace", {})
     unit_ratio_is_the_policy_gradient("brace", {})
 
@@ -57,7 +57,13 @@ def test_golden_targets_and_advantages(k: int, g: list[float], a: list[float]) -
 
 def test_the_published_defaults() -> None:
     objective = get("brace")
-    assert (objective.k, objective.rho_bar, objective.c_bar, objective.gamma, objective.lam) == (100, 1.2, 1.1, 1, 1)
+    assert (objective.k, objective.rho_bar, objective.c_bar, objective.gamma, objective.gae_lambda) == (
+        100,
+        1.2,
+        1.1,
+        1,
+        1,
+    )
     assert (objective.clip_low, objective.clip_high, objective.value_clip, objective.std) == (0.2, 0.28, 0.5, True)
     assert objective.needs == {"values", "start"}
     assert get("brace", reference="proximal").needs == {"values", "start", "proximal"}
@@ -134,6 +140,6 @@ def test_whitening_over_policy_tokens() -> None:
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    for wrong in ({"k": -1}, {"rho_bar": 0}, {"c_bar": 0}, {"critic_lam": 1.0}, {"baseline": "group"}):
+    for wrong in ({"k": -1}, {"rho_bar": 0}, {"c_bar": 0}, {"critic_gae_lambda": 1.0}, {"baseline": "group"}):
         with pytest.raises(ConfigError, match="brace"):
             get("brace", **wrong)

@@ -75,18 +75,18 @@ def test_golden_advantages_targets_and_mask(mode: str, a: list[float]) -> None:
 def test_without_staleness_every_mode_is_gae_and_plain_policy_gradient(mode: str) -> None:
     batch, logp = stale_batch()
     fresh = batch.replace(logp_behavior=logp, logp_proximal=None)
-    objective = get("copc", residual_mode=mode, lam=0.8, gamma=0.9, lam_return=0.8)
+    objective = get("copc", residual_mode=mode, gae_lambda=0.8, gamma=0.9, lam_return=0.8)
     expected = gae(batch, 0.9, 0.8)
     torch.testing.assert_close(objective.advantages(fresh, logp), expected, rtol=0, atol=1e-12)
     targets = torch.where(batch.mask, batch.values + expected, 0.0)
     torch.testing.assert_close(objective.targets(fresh, logp), targets, rtol=0, atol=1e-12)
-    uncorrected = get("copc", residual_mode=mode, lam=0.8, gamma=0.9, clip=(1, 1))
+    uncorrected = get("copc", residual_mode=mode, gae_lambda=0.8, gamma=0.9, clip=(1, 1))
     torch.testing.assert_close(uncorrected.advantages(batch, logp), expected, rtol=0, atol=1e-12)
 
 
 def test_returns_have_a_lambda_of_their_own() -> None:
     batch, logp = stale_batch()
-    targets = get("copc", lam=0.5, clip=(1, 1)).targets(batch, logp)  # lam_return 1
+    targets = get("copc", gae_lambda=0.5, clip=(1, 1)).targets(batch, logp)  # lam_return 1
     expected = torch.where(batch.mask, batch.values + gae(batch, 1.0, 1.0), 0.0)
     torch.testing.assert_close(targets, expected, rtol=0, atol=1e-12)
 

@@ -33,8 +33,8 @@ NOT_PLAIN = {
 }
 PLAIN_OPTIONS: dict[str, dict[str, Any]] = {"asyncwebrl": {"k": 1.0}, "spo": {"negative_scale": 1.0}}
 
-BATCH_FIELDS = ("logp_behavior", "logp_proximal", "logp_old", "entropy", "values", "rewards", "mc_logp_behavior",
-                "head_logp_behavior")  # fmt: skip
+BATCH_FIELDS = ("logp_behavior", "logp_proximal", "logp_old", "entropy", "values", "rewards", "sampled_logp_behavior",
+                "top_logp_behavior")  # fmt: skip
 
 
 def make(name: str, **options: Any) -> Any:
@@ -66,10 +66,10 @@ def complete_batch(seed: int = 0, rows: int = 6, width: int = 5) -> tuple[TokenB
         versions=torch.randint(3, 8, (rows, width), generator=g), version=8,
         group=torch.arange(rows) // 3, trajectory=torch.arange(rows) + 10,
         reward_fast=rewards.sum(1), reward_slow=slow, trained_at=trained_at,
-        mc_tokens=torch.randint(1, 9, (rows, width, 2), generator=g),
-        mc_logp_behavior=-1 - normal(rows, width, 2).abs(),
-        head_tokens=torch.arange(1, 4).expand(rows, width, 3),
-        head_logp_behavior=-2 - normal(rows, width, 3).abs(),
+        sampled_tokens=torch.randint(1, 9, (rows, width, 2), generator=g),
+        sampled_logp_behavior=-1 - normal(rows, width, 2).abs(),
+        top_tokens=torch.arange(1, 4).expand(rows, width, 3),
+        top_logp_behavior=-2 - normal(rows, width, 3).abs(),
     )  # fmt: skip
     return batch, logp
 
@@ -79,10 +79,10 @@ def evaluate(
 ) -> Any:
     """The loss; the log-probabilities of recorded alternatives move with the sampled token's."""
     extra = {}
-    if "draws" in objective.needs:
-        extra["mc_logp"] = batch.need("mc_logp_behavior")[0].detach() + 0.1 * logp[..., None]
-    if "head" in objective.needs:
-        extra["head_logp"] = batch.need("head_logp_behavior")[0].detach() + 0.1 * logp[..., None]
+    if "sampled" in objective.needs:
+        extra["sampled_logprobs"] = batch.need("sampled_logp_behavior")[0].detach() + 0.1 * logp[..., None]
+    if "top" in objective.needs:
+        extra["top_logprobs"] = batch.need("top_logp_behavior")[0].detach() + 0.1 * logp[..., None]
     return objective(batch, logp, values, advantages, **extra)
 
 
@@ -166,7 +166,7 @@ def test_extra_masked_columns_full_of_nan_change_nothing(name: str) -> None:
 
     wide = batch.replace(
         mask=widen(batch.mask, False), versions=widen(batch.versions, 0), tokens=widen(batch.tokens, 0),
-        mc_tokens=widen(batch.mc_tokens, 0), head_tokens=widen(batch.head_tokens, 0),
+        sampled_tokens=widen(batch.sampled_tokens, 0), top_tokens=widen(batch.top_tokens, 0),
         length=torch.full((batch.rows,), logp.shape[1]), **{f: widen(getattr(batch, f)) for f in BATCH_FIELDS},
     )  # fmt: skip
     again, wide_grad = gradient(make(name), wide, widen(logp))

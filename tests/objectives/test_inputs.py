@@ -39,7 +39,7 @@ def test_rewards_of_any_dtype_leave_the_critic_whole(dtype: torch.dtype) -> None
 
 def test_whole_numbers_for_values_and_targets_too() -> None:
     batch = actor_critic(torch.tensor([[0.25, 0.5]]), torch.tensor([[1, 2]]))
-    assert get("ppo", lam=1.0).advantages(batch)[0].tolist() == [-0.25, -1.5]
+    assert get("ppo", gae_lambda=1.0).advantages(batch)[0].tolist() == [-0.25, -1.5]
     late = TokenBatch(mask=MASK, reward_fast=torch.tensor([1]), reward_slow=torch.tensor([True]))
     assert (late.reward_fast.dtype, late.reward_slow.dtype) == (torch.float32, torch.float32)
 
@@ -48,7 +48,7 @@ def test_a_batch_has_the_widest_of_its_dtypes_and_integers_cannot_overflow() -> 
     third = torch.full((1, 2), 1 / 3, dtype=torch.float64)
     batch = actor_critic(torch.zeros(1, 2), third, versions=torch.tensor([[120, 121]], dtype=torch.int8), version=300)
     assert batch.dtype == batch.rewards.dtype == torch.float64
-    assert get("ppo", lam=0.0).advantages(batch)[0].tolist() == [0.0, -1 / 3]
+    assert get("ppo", gae_lambda=0.0).advantages(batch)[0].tolist() == [0.0, -1 / 3]
     assert (batch.version - batch.versions).tolist() == [[180, 179]]
     assert actor_critic(torch.zeros(1, 2).half(), VALUES.bfloat16()).dtype == torch.float32
 
@@ -70,8 +70,12 @@ def test_a_field_of_another_shape_or_dtype_is_an_error(name: str, x: Any) -> Non
 
 
 def test_alternatives_must_fit_each_other() -> None:
-    with pytest.raises(DataError, match=r"mc_tokens must be \[1, 2, 3\] like mc_logp_behavior"):
-        TokenBatch(mask=MASK, mc_tokens=torch.zeros(1, 2, 2, dtype=torch.int64), mc_logp_behavior=torch.zeros(1, 2, 3))
+    with pytest.raises(DataError, match=r"sampled_tokens must be \[1, 2, 3\] like sampled_logp_behavior"):
+        TokenBatch(
+            mask=MASK,
+            sampled_tokens=torch.zeros(1, 2, 2, dtype=torch.int64),
+            sampled_logp_behavior=torch.zeros(1, 2, 3),
+        )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -110,7 +114,7 @@ def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) ->
     fields = ("logp_behavior", "logp_proximal", "logp_old", "rewards", "values")
     narrow = {f: getattr(batch, f).to(dtype) for f in fields}
     narrow["logp_behavior"][0, -1] = -30
-    for f in ("entropy", "mc_logp_behavior", "head_logp_behavior", "reward_fast", "reward_slow"):
+    for f in ("entropy", "sampled_logp_behavior", "top_logp_behavior", "reward_fast", "reward_slow"):
         narrow[f] = getattr(batch, f).float()
     batch = batch.replace(**narrow)
     a = some_advantages(batch).to(dtype)
@@ -186,26 +190,77 @@ def test_a_row_that_comes_back_without_its_first_reward_trains_no_critic() -> No
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
-    ("ppo", {"value_clip": True}), ("ppo", {"gamma": False}), ("brace", {"k": True}), ("ppo", {"std": 1.5}),
-    ("rac", {"alpha": -1}), ("rac", {"alpha": math.inf}), ("rac", {"alpha": math.nan}), ("rac", {"lifetime": -1}),
-    ("rac", {"tau_age": 0}), ("rac", {"is_clip": -0.1}), ("rac", {"max_corr": -5.0}), ("rac", {"tau_age": math.nan}),
-    ("grpo", {"clip_low": -0.1}), ("grpo", {"clip_low": 1.5}), ("grpo", {"clip_high": -0.1}), ("grpo", {"e": 1.5}),
-    ("grpo", {"opsm_delta": -1.0}), ("grpo", {"dual_clip": 0.5}), ("ppo", {"value_clip": 0.0}), ("ppo", {"lam": 1.1}),
-    ("ppo", {"gamma": -0.1}), ("ppo", {"critic_lam": 2.0}), ("dr-grpo", {"max_length": 0}), ("cispo", {"e_l": 2.0}),
-    ("mis", {"veto": -1e-4}), ("mis", {"veto": 2.0}), ("mis", {"low": 3.0}), ("mis", {"low": -1.0}),
-    ("tis", {"cap": -1.0}), ("tis", {"floor": -1.0}), ("icepop", {"threshold": 0.0}), ("icepop", {"high": 0.1}),
-    ("kimi-pmd", {"tau": -1.0}), ("kimi-pmd", {"tau": math.inf}), ("klpo", {"beta": 0.0}), ("klpo", {"beta": math.inf}),
-    ("sapo", {"tau_pos": 0.0}), ("sapo", {"tau_neg": math.inf}), ("m2po", {"threshold": -0.1}), ("dppo", {"cap": 0.0}),
-    ("dppo", {"threshold": -0.1}), ("sat", {"alpha": 1.5}), ("sat", {"n": 0.0}), ("sat", {"n": math.inf}),
-    ("spo", {"negative_scale": -0.1}), ("spo", {"negative_scale": math.inf}), ("asympo", {"floor": 0.0}),
-    ("asympo", {"floor": math.inf}), ("asyncwebrl", {"k": 0.0}), ("asyncwebrl", {"k": math.inf}),
-    ("gmc-grpo", {"eps": -0.1}), ("gmc-grpo", {"eps": math.nan}), ("tic-grpo", {"eps": -1.0}), ("sao", {"alpha": 0.0}),
-    ("sao", {"clip_low": -0.5}), ("copc", {"clip": (2.0, 0.5)}), ("copc", {"clip": (math.nan, 2.0)}),
-    ("copc", {"keep": (0.5, math.nan)}), ("copc", {"clip": (math.inf, math.inf)}), ("copc", {"keep": (-1.0, 2.0)}),
-    ("copc", {"ppo_clip": (2.0, 0.2)}), ("brace", {"k": -1}), ("brace", {"c_bar": 0.0}), ("vtrace", {"rho_bar": -1.0}),
-    ("ppo-ewma", {"cap": 0.5}), ("decoupled-ppo", {"cap": -1.0}), ("decoupled-ppo", {"floor": -1.0}),
-    ("a3po", {"clip_high": -1.0}), ("entr", {"tau": -0.1}), ("entr", {"tau": 0.1, "eps": 0.0}),
-]  # fmt: skip
+    ("ppo", {"value_clip": True}),
+    ("ppo", {"gamma": False}),
+    ("brace", {"k": True}),
+    ("ppo", {"std": 1.5}),
+    ("rac", {"alpha": -1}),
+    ("rac", {"alpha": math.inf}),
+    ("rac", {"alpha": math.nan}),
+    ("rac", {"lifetime": -1}),
+    ("rac", {"tau_age": 0}),
+    ("rac", {"is_clip": -0.1}),
+    ("rac", {"max_corr": -5.0}),
+    ("rac", {"tau_age": math.nan}),
+    ("grpo", {"clip_low": -0.1}),
+    ("grpo", {"clip_low": 1.5}),
+    ("grpo", {"clip_high": -0.1}),
+    ("grpo", {"e": 1.5}),
+    ("grpo", {"opsm_delta": -1.0}),
+    ("grpo", {"dual_clip": 0.5}),
+    ("ppo", {"value_clip": 0.0}),
+    ("ppo", {"gae_lambda": 1.1}),
+    ("ppo", {"gamma": -0.1}),
+    ("ppo", {"critic_gae_lambda": 2.0}),
+    ("dr-grpo", {"max_length": 0}),
+    ("cispo", {"e_l": 2.0}),
+    ("mis", {"veto": -1e-4}),
+    ("mis", {"veto": 2.0}),
+    ("mis", {"low": 3.0}),
+    ("mis", {"low": -1.0}),
+    ("tis", {"cap": -1.0}),
+    ("tis", {"floor": -1.0}),
+    ("icepop", {"threshold": 0.0}),
+    ("icepop", {"high": 0.1}),
+    ("kimi-pmd", {"tau": -1.0}),
+    ("kimi-pmd", {"tau": math.inf}),
+    ("klpo", {"beta": 0.0}),
+    ("klpo", {"beta": math.inf}),
+    ("sapo", {"tau_pos": 0.0}),
+    ("sapo", {"tau_neg": math.inf}),
+    ("m2po", {"threshold": -0.1}),
+    ("dppo", {"cap": 0.0}),
+    ("dppo", {"threshold": -0.1}),
+    ("sat", {"alpha": 1.5}),
+    ("sat", {"n": 0.0}),
+    ("sat", {"n": math.inf}),
+    ("spo", {"negative_scale": -0.1}),
+    ("spo", {"negative_scale": math.inf}),
+    ("asympo", {"floor": 0.0}),
+    ("asympo", {"floor": math.inf}),
+    ("asyncwebrl", {"k": 0.0}),
+    ("asyncwebrl", {"k": math.inf}),
+    ("gmc-grpo", {"eps": -0.1}),
+    ("gmc-grpo", {"eps": math.nan}),
+    ("tic-grpo", {"eps": -1.0}),
+    ("sao", {"alpha": 0.0}),
+    ("sao", {"clip_low": -0.5}),
+    ("copc", {"clip": (2.0, 0.5)}),
+    ("copc", {"clip": (math.nan, 2.0)}),
+    ("copc", {"keep": (0.5, math.nan)}),
+    ("copc", {"clip": (math.inf, math.inf)}),
+    ("copc", {"keep": (-1.0, 2.0)}),
+    ("copc", {"ppo_clip": (2.0, 0.2)}),
+    ("brace", {"k": -1}),
+    ("brace", {"c_bar": 0.0}),
+    ("vtrace", {"rho_bar": -1.0}),
+    ("ppo-ewma", {"cap": 0.5}),
+    ("decoupled-ppo", {"cap": -1.0}),
+    ("decoupled-ppo", {"floor": -1.0}),
+    ("a3po", {"clip_high": -1.0}),
+    ("entr", {"tau": -0.1}),
+    ("entr", {"tau": 0.1, "eps": 0.0}),
+]
 
 
 @pytest.mark.parametrize(("name", "options"), REFUSED)

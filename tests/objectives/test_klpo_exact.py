@@ -39,12 +39,12 @@ class Table:
         fields: dict[str, Any] = {}
         if draws is not None:
             ids = torch.tensor(draws)
-            fields = {"mc_logp_behavior": self.q[nodes[:, None], ids][None]}
-            options["mc_logp"] = p[nodes[:, None], ids][None]
+            fields = {"sampled_logp_behavior": self.q[nodes[:, None], ids][None]}
+            options["sampled_logprobs"] = p[nodes[:, None], ids][None]
         if head is not None:
             ids = torch.tensor(head)
-            fields = {"head_logp_behavior": self.q[nodes][:, ids][None]}
-            options["head_logp"] = p[nodes][:, ids][None]
+            fields = {"top_logp_behavior": self.q[nodes][:, ids][None]}
+            options["top_logprobs"] = p[nodes][:, ids][None]
         rewards = torch.zeros(1, len(path), dtype=torch.float64)
         rewards[0, -1] = self.rewards[row]
         batch = TokenBatch(mask=torch.ones(1, len(path), dtype=torch.bool), logp_behavior=self.q[nodes, tokens][None],
@@ -56,7 +56,7 @@ class Table:
 
     def expected(self, objective: Any, head: Any = (0, 1), **options: Any) -> Tensor:
         """Over the sampler's paths; the whole vocabulary as head."""
-        asked = head if "head" in objective.needs else None
+        asked = head if "top" in objective.needs else None
         return self.gradient(
             sum(c * self.loss(objective, i, head=asked, **options).total for i, c in enumerate(CHANCE.tolist()))
         )
@@ -126,7 +126,7 @@ def test_at_the_gibbs_policy_nothing_moves(route: str, estimator: str) -> None:
     close(grad, torch.zeros_like(grad), 1e-12)
 
 
-@pytest.mark.parametrize("head", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("top", [(0, 1), (1, 0)])
 @pytest.mark.parametrize("route", ["token", "sequence"])
 def test_two_tokens_make_binary_full_and_a_whole_head_top_k_full_per_sample(route: str, head: tuple[int, int]) -> None:
     table = Table(LOGITS)
@@ -281,12 +281,14 @@ def test_what_an_estimator_cannot_work_with_is_an_error() -> None:
     batch = TokenBatch(mask=torch.ones(1, 2, dtype=torch.bool), logp_behavior=one, rewards=torch.ones(1, 2).double())
     with pytest.raises(DataError, match=r"logp_behavior of 1 policy tokens"):
         klpo("token", "binary")(batch, one - 1)
-    with pytest.raises(DataError, match="mc_logp is missing"):
+    with pytest.raises(DataError, match="sampled_logprobs is missing"):
         klpo("token", "mc")(batch, one - 1)
-    with pytest.raises(DataError, match=r"mc_logp_behavior is missing"):
-        klpo("token", "mc")(batch, one - 1, mc_logp=one[..., None])
+    with pytest.raises(DataError, match=r"sampled_logp_behavior is missing"):
+        klpo("token", "mc")(batch, one - 1, sampled_logprobs=one[..., None])
     with pytest.raises(DataError, match="at least two draws"):
-        klpo("sequence", "mc")(batch.replace(mc_logp_behavior=one[..., None]), one - 1, mc_logp=one[..., None])
+        klpo("sequence", "mc")(
+            batch.replace(sampled_logp_behavior=one[..., None]), one - 1, sampled_logprobs=one[..., None]
+        )
 
 
 # --- special cases ---------------------------------------------------------------------------------------------------
@@ -305,7 +307,7 @@ def population(objective: Any, logits: Tensor, q: Tensor, f: Tensor, **options: 
     """Expected gradient and expected klpo/objective over the sampler's actions, with rewards f."""
     actions = q.shape[1]
     table = Table(logits, q, [[(0, v)] for v in range(actions)], f.tolist())
-    head = range(actions) if "head" in objective.needs else None
+    head = range(actions) if "top" in objective.needs else None
     losses = [table.loss(objective, v, head=head, **options) for v in range(actions)]
     chance = q[0].exp().tolist()
     total = sum(c * x.total for c, x in zip(chance, losses, strict=True))
@@ -341,10 +343,10 @@ def test_sppo_drops_the_divergence() -> None:
         ell = (torch.log_softmax(leaf, 1) - q)[0, y]
         sppo = BETA / 2 * (ell - (wins[y] - 0.5) / BETA).square()
         batch = TokenBatch(mask=torch.ones(1, 1, dtype=torch.bool), logp_behavior=q[:, y : y + 1],
-                           mc_logp_behavior=torch.zeros(1, 1, 1, dtype=torch.float64))  # fmt: skip
+                           sampled_logp_behavior=torch.zeros(1, 1, 1, dtype=torch.float64))  # fmt: skip
         loss = klpo("token", "mc")(
             batch, torch.log_softmax(leaf, 1)[:, y : y + 1], None, (wins[y : y + 1] - 0.5),
-            mc_logp=torch.zeros(1, 1, 1, dtype=torch.float64),
+            sampled_logprobs=torch.zeros(1, 1, 1, dtype=torch.float64),
         )  # fmt: skip
         close(torch.autograd.grad(loss.total, leaf)[0], torch.autograd.grad(sppo, leaf)[0], 1e-14)
 

@@ -16,7 +16,7 @@ from stretto.objectives import get
 BETA = 0.3
 KINDS = [(route, estimator) for route in ("token", "sequence") for estimator in ("mc", "full", "topk", "binary")]
 V = 6
-ALTERNATIVES = {"mc": "mc", "full": "head", "topk": "head", "binary": None}
+ALTERNATIVES = {"mc": "sampled", "full": "top", "topk": "top", "binary": None}
 
 
 def klpo(route: str, estimator: str, **options: Any) -> Any:
@@ -24,7 +24,8 @@ def klpo(route: str, estimator: str, **options: Any) -> Any:
 
 
 def make(estimator: str, seed: int = 0, rows: int = 5, width: int = 4, shift: float = 0.5) -> tuple[TokenBatch, Any]:
-    """A batch and the current log-probabilities (logp, mc_logp, head_logp), all of true distributions over 6 tokens."""
+    """A batch and the current log-probabilities (logp, sampled_logprobs, top_logprobs), all of true distributions over
+    6 tokens."""
     g = torch.Generator().manual_seed(seed)
     mask = torch.rand(rows, width, generator=g) < 0.7
     mask[:, -1] = True
@@ -40,9 +41,9 @@ def make(estimator: str, seed: int = 0, rows: int = 5, width: int = 4, shift: fl
     mc, top = torch.randint(0, V, (rows, width, 3), generator=g), q.topk(V if estimator == "full" else 2, 2).indices
     batch = TokenBatch(
         mask=mask, logp_behavior=q.gather(2, sampled)[..., 0], rewards=rewards, group=torch.arange(rows) // 2,
-        trajectory=torch.arange(rows), mc_logp_behavior=q.gather(2, mc), head_logp_behavior=q.gather(2, top),
+        trajectory=torch.arange(rows), sampled_logp_behavior=q.gather(2, mc), top_logp_behavior=q.gather(2, top),
     )  # fmt: skip
-    now = {"logp": p.gather(2, sampled)[..., 0], "mc_logp": p.gather(2, mc), "head_logp": p.gather(2, top)}
+    now = {"logp": p.gather(2, sampled)[..., 0], "sampled_logprobs": p.gather(2, mc), "top_logprobs": p.gather(2, top)}
     return batch, now
 
 
@@ -50,7 +51,9 @@ def run(objective: Any, batch: TokenBatch, now: dict[str, Tensor], advantages: T
     """Loss, and the gradient by input."""
     leaves = {name: x.clone().requires_grad_() for name, x in now.items()}
     logp, *_ = leaves.values()
-    loss = objective(batch, logp, None, advantages, mc_logp=leaves["mc_logp"], head_logp=leaves["head_logp"])
+    loss = objective(
+        batch, logp, None, advantages, sampled_logprobs=leaves["sampled_logprobs"], top_logprobs=leaves["top_logprobs"]
+    )
     grads = torch.autograd.grad(loss.total, list(leaves.values()), allow_unused=True)
     return loss, dict(zip(leaves, grads, strict=True))
 
@@ -64,12 +67,12 @@ def same(a: dict[str, Any], b: dict[str, Any], atol: float = 1e-14) -> None:
 @pytest.mark.parametrize(("route", "estimator"), KINDS)
 def test_gradient_goes_through_the_scores_alone(route: str, estimator: str) -> None:
     batch, now = make(estimator)
-    fields = ("logp_behavior", "mc_logp_behavior", "head_logp_behavior", "rewards")
+    fields = ("logp_behavior", "sampled_logp_behavior", "top_logp_behavior", "rewards")
     live = {name: getattr(batch, name).clone().requires_grad_() for name in fields}
     a = torch.ones(batch.rows, dtype=torch.float64).requires_grad_()
     for advantages in (None, a):
         _, grads = run(klpo(route, estimator), batch.replace(**live), now, advantages)
-        used = f"{ALTERNATIVES[estimator]}_logp"
+        used = f"{ALTERNATIVES[estimator]}_logprobs"
         assert {name for name, g in grads.items() if g is not None} == {"logp"} | ({used} & set(now))
         assert all(x.grad is None for x in [*live.values(), a])
 
@@ -82,21 +85,21 @@ def test_the_gradient_is_the_residual_times_the_score(route: str, estimator: str
     objective = klpo(route, estimator)
     _, grads = run(objective, batch, now)
     if route == "token":
-        m, q, p = batch.mask, batch.head_logp_behavior.exp(), now["head_logp"].exp()
+        m, q, p = batch.mask, batch.top_logp_behavior.exp(), now["top_logprobs"].exp()
         r = batch.rewards.sum(1, keepdim=True)
         h = torch.where(m, r - BETA * (now["logp"] - batch.logp_behavior), 0.0) / batch.rows
         omega = (1 - batch.logp_behavior.exp()) / (1 - now["logp"].exp())
         rho = (1 - q.sum(2, keepdim=True)) / (1 - p.sum(2, keepdim=True))
         same({"logp": grads["logp"]}, {"logp": -h * (omega if estimator == "binary" else 1)}, 1e-12)
-        expected = {"mc": torch.ones_like(batch.mc_logp_behavior) / 3, "full": q, "topk": q - rho * p}
+        expected = {"mc": torch.ones_like(batch.sampled_logp_behavior) / 3, "full": q, "topk": q - rho * p}
         if estimator != "binary":
-            name = f"{ALTERNATIVES[estimator]}_logp"
+            name = f"{ALTERNATIVES[estimator]}_logprobs"
             same({name: grads[name]}, {name: h[..., None] * expected[estimator]}, 1e-12)
         return
     trained = int(batch.mask.any(1).sum()) / batch.rows  # rows without policy tokens are in the loss's mean alone
 
     def value(at: dict[str, Tensor]) -> float:
-        loss = objective(batch, at["logp"], mc_logp=at["mc_logp"], head_logp=at["head_logp"])
+        loss = objective(batch, at["logp"], sampled_logprobs=at["sampled_logprobs"], top_logprobs=at["top_logprobs"])
         return float(loss.metrics["klpo/objective"]) * trained
 
     for name, x in now.items():
@@ -118,13 +121,13 @@ def test_at_the_sampler_it_is_reinforce(route: str, estimator: str, dtype: torch
     logits = torch.randn(5, 4, V, generator=g, dtype=dtype).requires_grad_()
     p = torch.log_softmax(logits, 2)
     sampled = torch.randint(0, V, (5, 4, 1), generator=g)
-    ids = {"mc_logp": torch.randint(0, V, (5, 4, 3), generator=g),
-           "head_logp": p.topk(V if estimator == "full" else 2, 2).indices}  # fmt: skip
+    ids = {"sampled_logprobs": torch.randint(0, V, (5, 4, 3), generator=g),
+           "top_logprobs": p.topk(V if estimator == "full" else 2, 2).indices}  # fmt: skip
     logp = p.gather(2, sampled)[..., 0]
     others = {name: p.gather(2, at) for name, at in ids.items()}
     batch = batch.replace(
         rewards=batch.rewards.to(dtype), logp_behavior=logp.detach(),
-        mc_logp_behavior=others["mc_logp"].detach(), head_logp_behavior=others["head_logp"].detach(),
+        sampled_logp_behavior=others["sampled_logprobs"].detach(), top_logp_behavior=others["top_logprobs"].detach(),
     )  # fmt: skip
     loss = klpo(route, estimator, beta=7.0)(batch, logp, **others)
     plain = get("reinforce", baseline="none", std=False, aggregation="seq-mean-token-sum")
@@ -165,7 +168,7 @@ def test_masked_places_and_extra_columns_may_hold_anything(route: str, estimator
         x = torch.where(off, fill, x)
         return torch.cat([x, torch.full_like(x[:, :2], fill)], 1)
 
-    fields = ("logp_behavior", "mc_logp_behavior", "head_logp_behavior")
+    fields = ("logp_behavior", "sampled_logp_behavior", "top_logp_behavior")
     wide = TokenBatch(
         mask=torch.nn.functional.pad(batch.mask, (0, 2)), rewards=torch.nn.functional.pad(batch.rewards, (0, 2)),
         **{name: dirty(getattr(batch, name)) for name in fields},
@@ -205,12 +208,16 @@ def test_huge_log_ratios_stay_finite(route: str, estimator: str, dtype: torch.dt
     logp, behavior = (far, near) if sign < 0 else (near, far)
     rest = torch.log1p(-near.exp()), torch.zeros_like(far)  # two tokens: what the sampled one leaves
     other, other_behavior = (rest[1], rest[0]) if sign < 0 else rest
-    now = {"logp": logp, "mc_logp": torch.stack([logp, other], 2), "head_logp": torch.stack([logp, other], 2)}
+    now = {
+        "logp": logp,
+        "sampled_logprobs": torch.stack([logp, other], 2),
+        "top_logprobs": torch.stack([logp, other], 2),
+    }
     q = torch.stack([behavior, other_behavior], 2)
     batch = TokenBatch(mask=torch.ones(1, 3, dtype=torch.bool), logp_behavior=behavior, rewards=torch.ones_like(near),
-                       mc_logp_behavior=q, head_logp_behavior=q)  # fmt: skip
+                       sampled_logp_behavior=q, top_logp_behavior=q)  # fmt: skip
     if estimator == "topk":
-        now["head_logp"], batch = now["head_logp"][..., :1], batch.replace(head_logp_behavior=q[..., :1])
+        now["top_logprobs"], batch = now["top_logprobs"][..., :1], batch.replace(top_logp_behavior=q[..., :1])
     loss, grads = run(klpo(route, estimator), batch, now)
     assert bool(loss.total.isfinite())
     assert all(g is None or bool(g.isfinite().all()) for g in grads.values())
@@ -268,8 +275,8 @@ def test_ready_advantages_take_the_place_of_the_return(route: str, estimator: st
 
 def test_one_draw_has_no_square_and_no_mean_is_reported() -> None:
     batch, now = make("mc")
-    one = batch.replace(mc_logp_behavior=batch.mc_logp_behavior[..., :1])
-    loss, _ = run(klpo("token", "mc", M=1), one, {**now, "mc_logp": now["mc_logp"][..., :1]})
+    one = batch.replace(sampled_logp_behavior=batch.sampled_logp_behavior[..., :1])
+    loss, _ = run(klpo("token", "mc", M=1), one, {**now, "sampled_logprobs": now["sampled_logprobs"][..., :1]})
     assert "klpo/objective" not in loss.metrics
     assert "klpo/kl" in loss.metrics
 
@@ -278,16 +285,16 @@ def test_rows_that_are_no_whole_trajectory_or_do_not_fit_are_errors() -> None:
     batch, now = make("mc")
     with pytest.raises(DataError, match="5 rows of 4 trajectories"):
         run(klpo("token", "mc"), batch.replace(trajectory=torch.tensor([0, 1, 2, 3, 3])), now)
-    with pytest.raises(DataError, match=r"mc_logp is \[5, 4, 2\], but mc_logp_behavior \[5, 4, 3\]"):
-        run(klpo("token", "mc"), batch, {**now, "mc_logp": now["mc_logp"][..., :2]})
+    with pytest.raises(DataError, match=r"sampled_logprobs is \[5, 4, 2\], but sampled_logp_behavior \[5, 4, 3\]"):
+        run(klpo("token", "mc"), batch, {**now, "sampled_logprobs": now["sampled_logprobs"][..., :2]})
 
 
 def test_what_it_needs_follows_the_estimator() -> None:
-    assert klpo("token", "mc", M=5).needs == {"draws"}
-    assert klpo("token", "mc", M=5).draws == 5
-    assert klpo("token", "topk", K=7).needs == klpo("token", "full").needs == {"head"}
-    assert klpo("token", "topk", K=7).head == 7
-    assert klpo("token", "full").head is None
+    assert klpo("token", "mc", M=5).needs == {"sampled"}
+    assert klpo("token", "mc", M=5).sampled == 5
+    assert klpo("token", "topk", K=7).needs == klpo("token", "full").needs == {"top"}
+    assert klpo("token", "topk", K=7).top == 7
+    assert klpo("token", "full").top is None
     assert klpo("sequence", "binary").needs == set()
 
 
@@ -303,7 +310,7 @@ def test_what_it_needs_follows_the_estimator() -> None:
         ({"std": True}, "std"),
         ({"route": "sequence", "M": 1}, "M >= 2"),
         ({"route": "sequence", "aggregation": "token-mean"}, "mean over rows"),
-        ({"estimator": "head"}, "estimator"),
+        ({"estimator": "top"}, "estimator"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

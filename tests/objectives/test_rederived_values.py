@@ -103,11 +103,11 @@ def whiten(batch: TokenBatch, a: Tensor) -> Tensor:
     return (a - x.mean()) / (x.var(correction=0) + 1e-8).sqrt()
 
 
-G = {"gamma": 0.9, "lam": 0.8}
+G = {"gamma": 0.9, "gae_lambda": 0.8}
 CORRECTED: list[tuple[str, dict[str, Any], Estimate, Any]] = [
     *[("copc", {"residual_mode": m, "lam_return": 0.8, **G}, copc_row(m, 0.5, 2.0, 0.9, 0.8), None)
       for m in ("residual", "continuation", "trace")],
-    *[("copc", {"residual_mode": m, "lam": 0.7, "clip": (0.8, 1.25)}, copc_row(m, 0.8, 1.25, 1.0, 0.7),
+    *[("copc", {"residual_mode": m, "gae_lambda": 0.7, "clip": (0.8, 1.25)}, copc_row(m, 0.8, 1.25, 1.0, 0.7),
        copc_row(m, 0.8, 1.25, 1.0, 1.0)) for m in ("residual", "continuation", "trace")],
     ("brace", {"whitening": False}, brace_row(100, 1.2, 1.1, 1.0, 1.0), None),
     *[("brace", {"k": k, **G}, brace_row(k, 1.2, 1.1, 0.9, 0.8), None) for k in (0, 1, 2, 3)],
@@ -158,8 +158,9 @@ def squared(v: Tensor, goal: Tensor, recorded: Tensor, width: float | None) -> T
 
 @pytest.mark.parametrize(
     ("name", "options", "lam", "width"),
-    [("ppo", {}, 0.95, None), ("ppo", {"critic_lam": 1.0, "e_v": 0.3}, 1.0, 0.3), ("sao", {}, 1.0, None),
-     ("dual-clip-ppo", {"gamma": 0.9}, 0.95, None), ("decoupled-ppo", {"baseline": "gae", "lam": 0.5}, 0.5, None)],
+    [("ppo", {}, 0.95, None), ("ppo", {"critic_gae_lambda": 1.0, "e_v": 0.3}, 1.0, 0.3), ("sao", {}, 1.0, None),
+     ("dual-clip-ppo", {"gamma": 0.9}, 0.95, None),
+     ("decoupled-ppo", {"baseline": "gae", "gae_lambda": 0.5}, 0.5, None)],
 )  # fmt: skip
 def test_critics(name: str, options: dict[str, Any], lam: float, width: float | None) -> None:
     batch, logp, _ = ragged(300)
@@ -224,10 +225,10 @@ def test_klpo(route: str, kind: str, ready: str) -> None:
     if ready == "token" and route == "sequence":
         pytest.skip("one number a row")
     batch, logp, extra = ragged(400)
-    q = {"mc": batch.mc_logp_behavior, "topk": batch.head_logp_behavior, "full": extra["full_behavior"]}
+    q = {"mc": batch.sampled_logp_behavior, "topk": batch.top_logp_behavior, "full": extra["full_behavior"]}
     p = {"mc": extra["mc"], "topk": extra["head"], "full": extra["full"]}.get(kind, extra["head"])
     if kind == "full":
-        batch = batch.replace(head_logp_behavior=q["full"], head_tokens=None)
+        batch = batch.replace(top_logp_behavior=q["full"], top_tokens=None)
     logp, p = logp.requires_grad_(), p.requires_grad_()
     g = torch.Generator().manual_seed(1)
     given = torch.randn((B,) if ready == "row" else (B, T), generator=g, dtype=torch.float64)
@@ -235,7 +236,9 @@ def test_klpo(route: str, kind: str, ready: str) -> None:
     if ready == "own":
         a = torch.tensor([sum(closed_rewards(batch, i)) for i in range(B)], dtype=torch.float64)[:, None].expand(B, T)
     objective = objectives.get("klpo", route=route, estimator=kind, beta=0.3, tail_floor=0.2)
-    arguments = {"mc": {"mc_logp": p}, "full": {"head_logp": p}, "topk": {"head_logp": p}, "binary": {}}[kind]
+    arguments = {"mc": {"sampled_logprobs": p}, "full": {"top_logprobs": p}, "topk": {"top_logprobs": p}, "binary": {}}[
+        kind
+    ]
     loss = objective(batch, logp, None, None if ready == "own" else given, **arguments)
     theirs = klpo(batch, logp, p, q.get(kind, p.detach()), a, route, kind, 0.3)
     if kind == "binary":
@@ -283,11 +286,11 @@ def test_braces_reward_has_a_floor_at_every_position_and_v_traces_fades() -> Non
     whose logarithm drifts by E log(lam min(c_bar, w)) <= 0 a token."""
     n, k, gamma, lam = 400, 5, 0.999, 0.98
     w = torch.randn(n, generator=torch.Generator().manual_seed(2), dtype=torch.float64).mul(0.5).exp()
-    anchored = reward_coefficients("brace", w, k=k, gamma=gamma, lam=lam)
+    anchored = reward_coefficients("brace", w, k=k, gamma=gamma, gae_lambda=lam)
     least = lam * min(1.1, float(w.min()))
     for s, x in enumerate(anchored):
         assert x >= gamma ** (n - 1 - s) * least ** (min(s + k, n - 1) - s) * (1 - 1e-9)
-    fading = reward_coefficients("vtrace", w, gamma=gamma, lam=lam)
+    fading = reward_coefficients("vtrace", w, gamma=gamma, gae_lambda=lam)
     logs = (lam * w.clamp(max=1.0)).log()
     assert float(logs.mean()) < 0
     for s in (100, 250, 398):

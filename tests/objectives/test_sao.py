@@ -26,7 +26,7 @@ from stretto.objectives.temporal import gae
 
 def test_the_rules_of_all_methods() -> None:
     obeys_the_rules("sao", {})
-    obeys_the_rules("sao", {"e_l": 0.8, "e_h": 3.0, "alpha": None, "lam": 0.9})
+    obeys_the_rules("sao", {"e_l": 0.8, "e_h": 3.0, "alpha": None, "gae_lambda": 0.9})
     unit_ratio_is_the_policy_gradient("sao", {})
     unit_ratio_is_the_policy_gradient("sao", {"baseline": "group"})
 
@@ -82,7 +82,7 @@ def test_advantages_use_the_lambda_of_the_rows_length_and_targets_use_one() -> N
     torch.testing.assert_close(objective.advantages(batch), gae(batch, 1.0, lam), rtol=0, atol=1e-12)
     one = torch.where(batch.mask, batch.values + gae(batch, 1.0, 1.0), 0.0)
     torch.testing.assert_close(objective.targets(batch), one, rtol=0, atol=1e-12)
-    fixed = get("sao", alpha=None, lam=0.9).advantages(batch)
+    fixed = get("sao", alpha=None, gae_lambda=0.9).advantages(batch)
     torch.testing.assert_close(fixed, gae(batch, 1.0, 0.9), rtol=0, atol=1e-12)
 
 

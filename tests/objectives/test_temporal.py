@@ -21,7 +21,7 @@ from stretto.objectives.temporal import (
     copc,
     discounted_returns,
     gae,
-    length_adaptive_lam,
+    length_adaptive_lambda,
     retrace,
     vtrace,
 )
@@ -304,9 +304,9 @@ def test_inserted_observation_tokens_change_nothing() -> None:
 
 def test_length_adaptive_lambda() -> None:
     mask = torch.arange(5000) < torch.tensor([0, 1, 2, 5000])[:, None]
-    lam = length_adaptive_lam(mask, 1.5)
+    lam = length_adaptive_lambda(mask, 1.5)
     assert lam.tolist() == pytest.approx([1 / 3, 1 / 3, 2 / 3, 1 - 1 / 7500], abs=1e-9)
-    assert length_adaptive_lam(mask, 0.05)[1:3].tolist() == [0.0, 0.0]
+    assert length_adaptive_lambda(mask, 0.05)[1:3].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (3, 0), (3, 4)])

@@ -22,7 +22,7 @@ from stretto.objectives.temporal import gae, vtrace
 
 def test_the_rules_of_all_methods() -> None:
     obeys_the_rules("vtrace", {})
-    obeys_the_rules("vtrace", {"rho_bar": 1.5, "c_bar": 0.9, "gamma": 0.95, "lam": 0.9})
+    obeys_the_rules("vtrace", {"rho_bar": 1.5, "c_bar": 0.9, "gamma": 0.95, "gae_lambda": 0.9})
     unit_ratio_is_the_policy_gradient("vtrace", {})
 
 
@@ -36,7 +36,7 @@ def test_the_weight_is_the_truncated_ratio() -> None:
     expected = torch.where(batch.mask, -r.clamp(max=1) * a, 0.0) / batch.mask.sum()
     torch.testing.assert_close(grad, expected, rtol=0, atol=1e-14)
     clipped = float((batch.mask & (r > 1)).sum() / batch.mask.sum())
-    assert loss.metrics["is_ratio/clipped_fraction"] == pytest.approx(clipped)
+    assert loss.metrics["ratio/clipped_fraction"] == pytest.approx(clipped)
 
 
 def test_plain_importance_sampling_agrees_with_finite_differences_of_the_ratio() -> None:
@@ -53,7 +53,7 @@ def test_plain_importance_sampling_agrees_with_finite_differences_of_the_ratio()
 
 def test_targets_and_advantages_are_the_estimators_at_the_start_of_the_step() -> None:
     batch, logp = stale_batch()
-    objective = get("vtrace", gamma=0.9, lam=0.8)
+    objective = get("vtrace", gamma=0.9, gae_lambda=0.8)
     w = torch.where(batch.mask, logp - batch.logp_behavior, 0.0).exp()
     targets, advantages = vtrace(batch, w, 1, 1, 0.9, 0.8)
     assert torch.equal(objective.targets(batch, logp), targets)
@@ -82,6 +82,6 @@ def test_the_fixed_point_is_the_value_of_the_truncated_policy(rho_bar: float) ->
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    for wrong in ({"rho_bar": 0}, {"c_bar": -1}, {"critic_lam": 1.0}, {"baseline": "group"}, {"std": True}):
+    for wrong in ({"rho_bar": 0}, {"c_bar": -1}, {"critic_gae_lambda": 1.0}, {"baseline": "group"}, {"std": True}):
         with pytest.raises(ConfigError, match="vtrace"):
             get("vtrace", **wrong)

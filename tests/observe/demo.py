@@ -41,7 +41,7 @@ def _sample(event: Event, start: Event, draw: random.Random) -> dict[str, Any]:
             pieces.append({"text": f"[calculator: {a + b}]", "mask": False})
         version = tokens[k * len(tokens) // len(answer)]
         ratio = round(draw.lognormvariate(0, 0.03 * (1 + start["version"] - version)), 4)
-        pieces.append({"text": letter, "mask": True, "version": version, "logp": -round(draw.expovariate(3), 4),
+        pieces.append({"text": letter, "mask": True, "version": version, "logprob": -round(draw.expovariate(3), 4),
                        "ratio": ratio})  # fmt: skip
     return {"step": start["step"], "version": start["version"], "trajectory": event["traj"], "group": event["group"],
             "reward": event["reward"], "advantage": 0.66 if right else -1.2, "pieces": pieces}  # fmt: skip

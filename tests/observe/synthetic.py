@@ -22,7 +22,7 @@ class Sim:
     group_size: int = 4
     lag_bound: int = 2
     engines: int = 1
-    slots: int = 24
+    max_num_seqs: int = 24
     mode: str = "rehearse"
     turns: int = 1
     tail: float = 0.6
@@ -51,9 +51,9 @@ class Sim:
         self.running: dict[int, dict[str, Any]] = {}
         self.queue: deque[dict[str, Any]] = deque()
         self.counts = dict.fromkeys(("submitted", "trained", "rejected", "filtered", "failed", "cancelled"), 0)
-        self.emit("RunStart", format=1, mode=self.mode, seed=self.seed, lag_bound=self.lag_bound,
+        self.emit("RunStart", mode=self.mode, seed=self.seed, lag_bound=self.lag_bound,
                   depth=float(self.lag_bound), prompts_per_step=self.prompts_per_step, group_size=self.group_size,
-                  max_steps=self.steps, engines=self.engines, slots=self.slots, in_flight="keep",
+                  max_steps=self.steps, engines=self.engines, max_num_seqs=self.max_num_seqs, in_flight="keep",
                   version=self.version, step=0)  # fmt: skip
         self.engine_version = [self.version] * self.engines
         for e in range(self.engines):
@@ -111,7 +111,7 @@ class Sim:
             self.task += 1
             for m in members:
                 self.queue.append({"m": m, "g": group, "engine": engine})
-        while self.queue and len(self.running) < self.slots * self.engines:
+        while self.queue and len(self.running) < self.max_num_seqs * self.engines:
             job = self.queue.popleft()
             m = job["m"]
             job.update(start=self.now, versions=[], turn=0)
@@ -272,7 +272,7 @@ class Sim:
 
     def flush_busy(self, e: int) -> None:
         since, tokens, _ = self.busy[e]
-        rows = min(self.slots, sum(j["engine"] == e for j in self.running.values()))
+        rows = min(self.max_num_seqs, sum(j["engine"] == e for j in self.running.values()))
         if rows:
             start = since + (self.now - since) * self.random.uniform(0.02, 0.15)
             self.emit("Busy", worker=f"engine-{e}", start=round(start, 6), end=round(self.now, 6), tokens=tokens,

@@ -320,7 +320,7 @@ def test_a_hopeless_log_lists_a_limited_number_of_violations() -> None:
 
 
 def test_an_event_costs_a_few_calls_however_long_the_run() -> None:
-    runs = [synthetic(steps=steps, prompts_per_step=8, group_size=8, slots=128) for steps in (15, 60)]
+    runs = [synthetic(steps=steps, prompts_per_step=8, group_size=8, max_num_seqs=128) for steps in (15, 60)]
     short, long = (calls(lambda: check_events(events)) / len(events) for events in runs)  # noqa: B023
     assert long < 1.1 * short
     assert long < 25

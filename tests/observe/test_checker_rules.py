@@ -17,8 +17,8 @@ from stretto.runtime.events import read_events
 Event = dict[str, Any]
 Change = Callable[[list[Event]], None]
 SMALL = (
-    "lag_bound=2", "prompts_per_step=4", "group_size=3", "engine.count=2", "engine.slots=9", "max_steps=8",
-    "cluster.turns=2", "logging.report=false", "logging.console=off", "eval.tasks=0",
+    "lag_bound=2", "prompts_per_step=4", "group_size=3", "engine.count=2", "engine.max_num_seqs=9", "max_steps=8",
+    "simulation.turns=2", "logging.report=false", "logging.console=off", "eval.tasks=0",
 )  # fmt: skip
 LOGS: dict[str, list[Event]] = {}
 

@@ -11,7 +11,7 @@ from stretto.observe.forecast import FirstBatch, clock
 
 def forecast(**start: Any) -> FirstBatch:
     found = FirstBatch(max_new_tokens=100)
-    found({"e": "RunStart", "t": 0.0, "prompts_per_step": 8, "group_size": 4, "slots": 16, "engines": 1,
+    found({"e": "RunStart", "t": 0.0, "prompts_per_step": 8, "group_size": 4, "max_num_seqs": 16, "engines": 1,
            "lag_bound": 2, **start})  # fmt: skip
     assert found.text(1.0) is None  # nothing was submitted: the workers come up
     found({"e": "Submitted", "t": 10.0})
@@ -42,7 +42,7 @@ def test_answers_that_are_there_tell_how_long_one_is() -> None:
 
 
 def test_with_many_slots_later_batches_share_the_engine() -> None:
-    found = forecast(slots=64)
+    found = forecast(max_num_seqs=64)
     busy(found, 200)
     assert found.left_s(12.0) == pytest.approx((64 * 100 - 200) / 100)
 
@@ -50,7 +50,7 @@ def test_with_many_slots_later_batches_share_the_engine() -> None:
 def test_the_learners_own_work_and_evaluations_do_not_count() -> None:
     found = FirstBatch(100)
     busy(found, 5000)  # an evaluation before the start
-    found({"e": "RunStart", "t": 0.0, "prompts_per_step": 8, "group_size": 4, "slots": 16, "engines": 1,
+    found({"e": "RunStart", "t": 0.0, "prompts_per_step": 8, "group_size": 4, "max_num_seqs": 16, "engines": 1,
            "lag_bound": 0})  # fmt: skip
     found({"e": "Submitted", "t": 10.0})
     found({"e": "Busy", "t": 0.0, "worker": "learner", "tokens": 7})

@@ -48,7 +48,7 @@ def test_more_failed_rewards_than_one_in_twenty_are_a_warning_with_the_commonest
 
 
 def test_failures_that_were_asked_for_are_none() -> None:
-    assert kinds(rollouts(50, {"DrawnFailure: drawn: cluster.failure_probability": 50})) == []
+    assert kinds(rollouts(50, {"SimulatedFailure: simulation.failure_probability": 50})) == []
 
 
 def test_thousands_of_different_reasons_are_counted_in_bounded_memory() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from counting import calls
 from stretto.observe.interval import Interval
 from stretto.observe.live import LiveView
-from stretto.observe.panel import Shown, draw, spark
+from stretto.observe.panel import Shown, render, spark
 
 from .synthetic import synthetic
 
@@ -111,7 +111,7 @@ def test_sparkline_spans_low_to_high() -> None:
 
 def test_watching_costs_a_few_calls_an_event_and_a_page_now_and_then() -> None:
     """A page costs thousands of calls: it is drawn as the clock goes, not as events come."""
-    events = synthetic(steps=40, prompts_per_step=8, group_size=8, slots=128)
+    events = synthetic(steps=40, prompts_per_step=8, group_size=8, max_num_seqs=128)
     console = Console(file=io.StringIO(), force_terminal=True)
     with LiveView("rich", 40, console=console, wall=lambda: 1.0) as view:
         view(events[0])
@@ -136,7 +136,7 @@ def test_the_panel_uses_the_terminal_that_it_has() -> None:
 
     def text(width: int, height: int) -> str:
         out = io.StringIO()
-        Console(file=out, width=width, height=height).print(draw(shown, width, height))
+        Console(file=out, width=width, height=height).print(render(shown, width, height))
         return out.getvalue()
 
     def bars(page: str) -> int:

@@ -241,7 +241,7 @@ def test_summary_of_a_run_without_steps() -> None:
 
 
 def test_an_event_costs_a_few_calls_however_long_the_run(tmp_path: Path) -> None:
-    runs = [synthetic(steps=steps, prompts_per_step=8, group_size=8, slots=128) for steps in (15, 60)]
+    runs = [synthetic(steps=steps, prompts_per_step=8, group_size=8, max_num_seqs=128) for steps in (15, 60)]
     short, long = (calls(lambda: write(tmp_path, events)) / len(events) for events in runs)  # noqa: B023
     assert long < 1.1 * short
     assert long < 25

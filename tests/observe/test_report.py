@@ -157,8 +157,8 @@ def test_a_sample_keeps_text_version_logp_and_ratio_per_token(tmp_path: Path) ->
     assert read == sample
     assert read["pieces"] == [
         {"text": "<1><2>", "mask": False},
-        {"text": "<3>", "mask": True, "id": 3, "version": 5, "logp": -0.5, "ratio": 1.25},
-        {"text": "<4>", "mask": True, "id": 4, "version": 6, "logp": -0.25, "ratio": None},
+        {"text": "<3>", "mask": True, "id": 3, "version": 5, "logprob": -0.5, "ratio": 1.25},
+        {"text": "<4>", "mask": True, "id": 4, "version": 6, "logprob": -0.25, "ratio": None},
         {"text": "<9>", "mask": False},
     ]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stretto.batch import TokenBatch
 from stretto.errors import InvariantError
 from stretto.pool.columns import pack
-from stretto.pool.late import FRESH, LateQueue, Promise, with_late
+from stretto.pool.late import FRESH, DelayedRewards, PendingReward, with_late
 from stretto.trajectory import Trajectory
 
 
@@ -21,14 +21,14 @@ def trajectory(id: int, reward: float = 0.5, n: int = 2) -> Trajectory:
                       np.full(n + 1, -1.0), np.ones(n + 1), reward, late=True)  # fmt: skip
 
 
-def queue_of(*ids: int, lifetime: int = 50) -> LateQueue:
-    queue = LateQueue(lifetime)
+def queue_of(*ids: int, lifetime: int = 50) -> DelayedRewards:
+    queue = DelayedRewards(lifetime)
     for id in ids:
-        queue.add(Promise(trajectory(id), 0.0))
+        queue.add(PendingReward(trajectory(id), 0.0))
     return queue
 
 
-def returned(queue: LateQueue, fresh: list[int], version: int) -> list[int]:
+def returned(queue: DelayedRewards, fresh: list[int], version: int) -> list[int]:
     out = [p.trajectory.id for p in queue.take(fresh).returned]
     queue.step_ended(fresh, version)
     return out
@@ -39,7 +39,7 @@ def returned(queue: LateQueue, fresh: list[int], version: int) -> list[int]:
 def test_every_promise_ends_once_whatever_happens(data: st.DataObject) -> None:
     """Promised = in time + returned + dropped + pending after any event, against a model that keeps the id's fate."""
     lifetime = data.draw(st.integers(0, 4))
-    queue, version = LateQueue(lifetime), 0
+    queue, version = DelayedRewards(lifetime), 0
     fate: dict[int, str] = {}
     trained: dict[int, int] = {}
     matured: set[int] = set()
@@ -53,7 +53,7 @@ def test_every_promise_ends_once_whatever_happens(data: st.DataObject) -> None:
         some = [*sorted(pending()), 10_001]  # and one that nobody knows
         if event == "promise":
             id = next(fresh_ids)
-            queue.add(Promise(trajectory(id), 0.0))
+            queue.add(PendingReward(trajectory(id), 0.0))
             fate[id] = "pending"
         elif event == "mature":
             id = data.draw(st.sampled_from(some))
@@ -95,7 +95,7 @@ def test_every_promise_ends_once_whatever_happens(data: st.DataObject) -> None:
             **{end: sum(f == end for f in fate.values()) for end in ("in_time", "returned", "dropped", "pending")},
         }
         assert counts["promised"] == sum(counts.values()) - counts["promised"]
-        assert [p.trajectory.id for p in queue.promises()] == sorted(pending())
+        assert [p.trajectory.id for p in queue.pending()] == sorted(pending())
 
 
 def test_a_reward_for_nobody_is_skipped_and_shifts_no_other() -> None:
@@ -158,7 +158,7 @@ def test_the_columns_of_a_step_hold_fresh_rows_then_those_that_come_back() -> No
 
 
 def test_without_late_rewards_the_columns_still_say_so() -> None:
-    batch = TokenBatch.from_columns(with_late(pack([trajectory(1)]), LateQueue(5).take([1])), 0)
+    batch = TokenBatch.from_columns(with_late(pack([trajectory(1)]), DelayedRewards(5).take([1])), 0)
     assert batch.trained_at is not None
     assert batch.trained_at.tolist() == [FRESH]
     assert batch.reward_slow is not None

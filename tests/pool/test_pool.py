@@ -14,7 +14,12 @@ from stretto.trajectory import Completion, Group, Trajectory, Transcript
 def completion(n: int, version: int, finish: str = "stop") -> Completion:
     base = np.arange(n, dtype=np.float64)
     return Completion(
-        np.arange(n, dtype=np.int32), -base, base / 2, np.full(n, version, np.int32), finish, {"draws": np.ones((n, 3))}
+        np.arange(n, dtype=np.int32),
+        -base,
+        base / 2,
+        np.full(n, version, np.int32),
+        finish,
+        {"sampled": np.ones((n, 3))},
     )
 
 
@@ -54,9 +59,9 @@ def test_trajectories_survive_the_journey_in_columns() -> None:
     for a, b in zip(before, unpack(pack(before)), strict=True):
         for name in ("id", "group", "reward", "terminated", "truncated", "turns", "version_complete"):
             assert getattr(a, name) == getattr(b, name)
-        for name in ("tokens", "mask", "versions", "logp", "entropy"):
+        for name in ("tokens", "mask", "versions", "logprob", "entropy"):
             assert np.array_equal(getattr(a, name), getattr(b, name))
-        assert np.array_equal(a.records["draws"], b.records["draws"])
+        assert np.array_equal(a.records["sampled"], b.records["sampled"])
         assert b.rewards is not None
         assert b.rewards.sum() == (a.reward or 0.0)
 
@@ -74,7 +79,7 @@ def test_completions_survive_the_journey_in_columns() -> None:
         assert a.finish == b.finish
         assert np.array_equal(a.tokens, b.tokens)
         assert np.array_equal(a.versions, b.versions)
-        assert np.array_equal(a.records["draws"], b.records["draws"])
+        assert np.array_equal(a.records["sampled"], b.records["sampled"])
     assert unpack_completions(pack_completions([])) == []
 
 

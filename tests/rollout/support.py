@@ -45,17 +45,21 @@ def perturbed(weights: dict[str, torch.Tensor], seed: int, scale: float = 0.05) 
     }
 
 
-def engine(model: Any = None, slots: int = 4, **options: Any) -> TorchEngine:
+def engine(model: Any = None, max_num_seqs: int = 4, **options: Any) -> TorchEngine:
     """An engine that serves version 0, unless told otherwise."""
-    options = {"version": 0, "seed": 7, "eos_ids": EOS, "max_tokens": MAX_TOKENS, **options}
-    return TorchEngine(model or build_model(), slots=slots, **options)
+    options = {"version": 0, "seed": 7, "eos_ids": EOS, "max_model_len": MAX_TOKENS, **options}
+    return TorchEngine(model or build_model(), max_num_seqs=max_num_seqs, **options)
 
 
 def request(
     id: int, tokens: Sequence[int] | np.ndarray, max_new_tokens: int = 12, *, group: int = 0, **options: Any
 ) -> Request:
     """A request whose trajectory has the id ``id`` too; sampling settings and record options by name."""
-    rest = {name: options.pop(name) for name in ("version", "top_logp", "draws", "trajectory") if name in options}
+    rest = {
+        name: options.pop(name)
+        for name in ("version", "top_logprobs", "sampled_logprobs", "trajectory")
+        if name in options
+    }
     sampling = SamplingParams(max_new_tokens=max_new_tokens, **options)
     return Request(id, rest.pop("trajectory", id), group, np.asarray(tokens, np.int32), sampling, **rest)
 
@@ -78,8 +82,8 @@ def mixed_requests(n: int, seed: int = 0) -> list[Request]:
     return [
         request(
             i, prompts[i // 2 * 2], int(rng.integers(1, 24)), group=i // 2, temperature=[1.0, 0.7, 0.0, 1.4][i % 4],
-            top_p=[1.0, 0.85][i % 2], top_k=[0, 9, 4][i % 3], stop=((5,), (), (6, 7))[i % 3], top_logp=i % 3,
-            draws=(0, 2)[i % 2],
+            top_p=[1.0, 0.85][i % 2], top_k=[0, 9, 4][i % 3], stop=((5,), (), (6, 7))[i % 3], top_logprobs=i % 3,
+            sampled_logprobs=(0, 2)[i % 2],
         )
         for i in range(n)
     ]  # fmt: skip
@@ -90,7 +94,7 @@ def assert_same(got: Completion, want: Completion, atol: float = 1e-10) -> None:
     assert got.tokens.tolist() == want.tokens.tolist()
     assert got.versions.tolist() == want.versions.tolist()
     assert got.finish == want.finish
-    np.testing.assert_allclose(got.logp, want.logp, rtol=0, atol=atol)
+    np.testing.assert_allclose(got.logprobs, want.logprobs, rtol=0, atol=atol)
     np.testing.assert_allclose(got.entropy, want.entropy, rtol=0, atol=atol)
     assert got.records.keys() == want.records.keys()
     for name, values in want.records.items():

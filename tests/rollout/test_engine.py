@@ -32,7 +32,7 @@ MODEL = build_model()
 
 
 def solo(item: Request, **options: object) -> Completion:
-    eng = engine(MODEL, slots=1, **options)
+    eng = engine(MODEL, max_num_seqs=1, **options)
     eng.add([item])
     return run(eng)[item.id]
 
@@ -41,10 +41,10 @@ REQUESTS = mixed_requests(10)
 SOLO = {item.id: solo(item) for item in REQUESTS}
 
 
-@pytest.mark.parametrize("slots", [1, 3, 10])
+@pytest.mark.parametrize("max_num_seqs", [1, 3, 10])
 @pytest.mark.parametrize("forward", ["fast", "transformers"])
-def test_a_request_gives_the_same_tokens_alone_and_batched(slots: int, forward: str) -> None:
-    eng = engine(MODEL, slots=slots, forward=forward)
+def test_a_request_gives_the_same_tokens_alone_and_batched(max_num_seqs: int, forward: str) -> None:
+    eng = engine(MODEL, max_num_seqs=max_num_seqs, forward=forward)
     eng.add(REQUESTS)
     out = run(eng)
     assert out.keys() == SOLO.keys()
@@ -53,32 +53,34 @@ def test_a_request_gives_the_same_tokens_alone_and_batched(slots: int, forward: 
 
 
 def test_behaviour_records_equal_a_plain_forward_pass() -> None:
-    item = request(0, [3, 9, 4], 20, temperature=0.7, top_logp=4, draws=3)
+    item = request(0, [3, 9, 4], 20, temperature=0.7, top_logprobs=4, sampled_logprobs=3)
     got = solo(item)
     full = np.concatenate([item.tokens, got.tokens])
     logp = reference_logp(MODEL, weights_of(MODEL), full)[2 : 2 + len(got.tokens)] / 0.7
     logp = logp - np.log(np.exp(logp).sum(-1, keepdims=True))
     steps = np.arange(len(got.tokens))
-    np.testing.assert_allclose(got.logp, logp[steps, got.tokens], atol=1e-9)
+    np.testing.assert_allclose(got.logprobs, logp[steps, got.tokens], atol=1e-9)
     np.testing.assert_allclose(got.entropy, -(np.exp(logp) * logp).sum(-1), atol=1e-9)
-    assert got.records["head_ids"].shape == got.records["head_logp"].shape == (len(steps), 4)
-    assert got.records["mc_ids"].shape == got.records["mc_logp"].shape == (len(steps), 3)
-    np.testing.assert_array_equal(got.records["head_ids"], np.argsort(-logp, -1)[:, :4])
-    np.testing.assert_allclose(got.records["mc_logp"], logp[steps[:, None], got.records["mc_ids"]], atol=1e-9)
+    assert got.records["top_ids"].shape == got.records["top_logprobs"].shape == (len(steps), 4)
+    assert got.records["sampled_ids"].shape == got.records["sampled_logprobs"].shape == (len(steps), 3)
+    np.testing.assert_array_equal(got.records["top_ids"], np.argsort(-logp, -1)[:, :4])
+    np.testing.assert_allclose(
+        got.records["sampled_logprobs"], logp[steps[:, None], got.records["sampled_ids"]], atol=1e-9
+    )
 
 
 def test_extra_draws_have_noise_of_their_own() -> None:
-    got = solo(request(6, [3, 9], 10, draws=2))
+    got = solo(request(6, [3, 9], 10, sampled_logprobs=2))
     prompt = np.array([3, 9], np.int32)
     logp = reference_logp(MODEL, weights_of(MODEL), np.concatenate([prompt, got.tokens]))
     cdf = np.exp(logp).cumsum(-1)
     for i, position in enumerate(range(2, 2 + len(got.tokens))):
         at = [int(np.searchsorted(cdf[position - 1], uniforms(7, 6, position, s)[0])) for s in (0, 1, 2)]
-        assert at == [got.tokens[i], *got.records["mc_ids"][i]]
+        assert at == [got.tokens[i], *got.records["sampled_ids"][i]]
 
 
 def test_rows_start_and_end_at_any_step() -> None:
-    eng = engine(MODEL, slots=3)
+    eng = engine(MODEL, max_num_seqs=3)
     out: dict[int, Completion] = {}
     for item in REQUESTS:
         eng.add([item])
@@ -91,7 +93,7 @@ def test_rows_start_and_end_at_any_step() -> None:
 def test_prompts_of_a_group_share_one_prefill() -> None:
     prompt = np.arange(3, 15)
     group = [request(i, prompt, 8) for i in range(6)]
-    eng = engine(MODEL, slots=4)
+    eng = engine(MODEL, max_num_seqs=4)
     eng.add(group)
     report = eng.advance(1)
     assert report.prefill_tokens == 11  # one prompt, less the token that the first step feeds
@@ -102,7 +104,7 @@ def test_prompts_of_a_group_share_one_prefill() -> None:
 
 def test_latecomers_share_the_cache_of_a_running_row_of_their_group() -> None:
     prompt = np.arange(3, 15)
-    eng = engine(MODEL, slots=4)
+    eng = engine(MODEL, max_num_seqs=4)
     eng.add([request(0, prompt, 20, stop=()), request(1, prompt, 20)])
     eng.advance(2)
     eng.add([request(2, prompt, 8)])
@@ -112,7 +114,7 @@ def test_latecomers_share_the_cache_of_a_running_row_of_their_group() -> None:
 
 
 def test_a_row_never_sees_what_was_in_its_slot_before() -> None:
-    eng = engine(MODEL, slots=2)
+    eng = engine(MODEL, max_num_seqs=2)
     for round_, item in enumerate(REQUESTS):
         long = request(100 + round_, np.full(30, 3 + round_), 18, temperature=1.5)
         eng.add([long])
@@ -161,7 +163,7 @@ def test_a_completion_is_cut_at_the_engines_capacity() -> None:
         (request(9, [3], 1, version=4), "pinned to version 4"),
         (request(9, [3], 1, top_p=0.0), "top_p"),
         (request(9, [3], 0), "sampling settings"),
-        (request(9, [3], 1, top_logp=VOCAB + 1), "top_logp"),
+        (request(9, [3], 1, top_logprobs=VOCAB + 1), "top_logprobs"),
         (request(1, [3], 1), "in use"),
     ],
 )
@@ -185,7 +187,7 @@ def test_nothing_is_served_before_the_first_version() -> None:
 
 
 def test_a_paused_request_keeps_its_cache_and_its_tokens() -> None:
-    eng = engine(MODEL, slots=4)
+    eng = engine(MODEL, max_num_seqs=4)
     eng.add(REQUESTS[:6])
     eng.advance(2)
     eng.pause([0, 2, 5])
@@ -202,7 +204,7 @@ def test_a_paused_request_keeps_its_cache_and_its_tokens() -> None:
 
 @pytest.mark.parametrize("target", ["fast", "transformers"])
 def test_an_exported_request_goes_on_in_another_engine(target: str) -> None:
-    first, second = engine(MODEL, slots=10), engine(MODEL, slots=4, forward=target)
+    first, second = engine(MODEL, max_num_seqs=10), engine(MODEL, max_num_seqs=4, forward=target)
     first.add(REQUESTS)
     out = dict(first.advance(4).finished)
     second.add([request(50, [3, 4, 5], 9)])
@@ -265,7 +267,7 @@ def test_an_aborted_request_continues_as_if_uninterrupted() -> None:
 
 
 def test_aborting_what_is_queued_returns_nothing_sampled() -> None:
-    eng = engine(MODEL, slots=1)
+    eng = engine(MODEL, max_num_seqs=1)
     eng.add(REQUESTS[:3])
     eng.advance(1)
     assert [(i, len(c.tokens), c.finish) for i, c in eng.abort([2, 99])] == [(2, 0, "aborted")]
@@ -273,18 +275,18 @@ def test_aborting_what_is_queued_returns_nothing_sampled() -> None:
 
 
 def test_float32_stays_within_its_tolerance() -> None:
-    model, eng = build_model(dtype=torch.float32), engine(build_model(dtype=torch.float32), slots=10)
+    model, eng = build_model(dtype=torch.float32), engine(build_model(dtype=torch.float32), max_num_seqs=10)
     eng.add(REQUESTS)
     batched = run(eng)
     for item in REQUESTS:
-        alone = engine(model, slots=1)
+        alone = engine(model, max_num_seqs=1)
         alone.add([item])
         assert_same(run(alone)[item.id], batched[item.id], atol=1e-4)
-        assert batched[item.id].logp.dtype == np.float32
+        assert batched[item.id].logprobs.dtype == np.float32
 
 
 def test_reports_count_steps_and_tokens() -> None:
-    eng = engine(MODEL, slots=2, eos_ids=())
+    eng = engine(MODEL, max_num_seqs=2, eos_ids=())
     eng.add([request(0, [3, 4, 5], 4), request(1, [6], 2), request(2, [7, 8], 3)])
     report = eng.advance(100)
     assert sorted(len(c.tokens) for _, c in report.finished) == [2, 3, 4]
@@ -294,36 +296,36 @@ def test_reports_count_steps_and_tokens() -> None:
 
 
 def test_reports_name_each_request_once_when_it_has_its_first_token() -> None:
-    eng = engine(MODEL, slots=2, eos_ids=())
+    eng = engine(MODEL, max_num_seqs=2, eos_ids=())
     eng.add([request(0, [3, 4, 5], 4), request(1, [6], 1), request(2, [7, 8], 3)])
     assert [eng.advance(1).first for _ in range(6)] == [[0, 1], [2], [], [], [], []]
     eng.add([request(3, [3, 4], 5), request(4, [5], 5)])
     eng.abort([4])
     assert eng.advance(2).first == [3]
-    moved = engine(MODEL, slots=1, eos_ids=())
+    moved = engine(MODEL, max_num_seqs=1, eos_ids=())
     moved.import_(eng.export(3))
     assert moved.advance(9).first == [], "it had its first token elsewhere"
 
 
 def test_a_wrong_construction_is_one_clear_error() -> None:
-    with pytest.raises(ConfigError, match="slots"):
-        TorchEngine(MODEL, slots=0, max_tokens=8, eos_ids=EOS, seed=0)
+    with pytest.raises(ConfigError, match="max_num_seqs"):
+        TorchEngine(MODEL, max_num_seqs=0, max_model_len=8, eos_ids=EOS, seed=0)
     with pytest.raises(ConfigError, match="eos"):
-        TorchEngine(MODEL, slots=1, max_tokens=8, eos_ids=(VOCAB,), seed=0)
+        TorchEngine(MODEL, max_num_seqs=1, max_model_len=8, eos_ids=(VOCAB,), seed=0)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.data())
 def test_no_schedule_changes_any_token(data: st.DataObject) -> None:
-    engines = [engine(MODEL, slots=data.draw(st.integers(1, 4))) for _ in range(2)]
+    engines = [engine(MODEL, max_num_seqs=data.draw(st.integers(1, 4))) for _ in range(2)]
     items = list(REQUESTS)
-    partials: dict[int, list[Completion]] = {}
+    partial_completions: dict[int, list[Completion]] = {}
     out: dict[int, Completion] = {}
     where: dict[int, int] = {}
 
     def collect(finished: list[tuple[int, Completion]]) -> None:
         for id, completion in finished:
-            parts = [*partials.pop(id, []), completion]
+            parts = [*partial_completions.pop(id, []), completion]
             whole = parts[0]
             for part in parts[1:]:
                 whole = join(whole, part) if len(whole.tokens) else part
@@ -351,7 +353,7 @@ def test_no_schedule_changes_any_token(data: st.DataObject) -> None:
                 where[id] = 1 - side
             elif action == "abort":
                 ((_, part),) = engines[side].abort([id])
-                parts = partials.setdefault(id, [])
+                parts = partial_completions.setdefault(id, [])
                 parts.append(part)
                 done = np.concatenate([p.tokens for p in parts])
                 original = REQUESTS[id]

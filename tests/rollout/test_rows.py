@@ -23,7 +23,7 @@ def test_arranging_sorts_into_runs_and_moves_only_what_stands_wrong(keys: list[i
 
 @pytest.mark.parametrize("length", [5, 1, 6])
 def test_moved_rows_carry_their_cache(length: int) -> None:
-    store = KVStore([KVShape(2, 3, 4)] * 2, slots=3, max_tokens=6, dtype=torch.float64)
+    store = KVStore([KVShape(2, 3, 4)] * 2, max_num_seqs=3, max_model_len=6, dtype=torch.float64)
     for layer in store.layers:
         layer.copy_(torch.randn_like(layer))
     before = [layer.clone() for layer in store.layers]
@@ -36,7 +36,7 @@ def test_moved_rows_carry_their_cache(length: int) -> None:
 
 
 def test_keys_and_values_read_back_what_was_written() -> None:
-    store = KVStore([KVShape(2, 3, 4)] * 2, slots=2, max_tokens=6, dtype=torch.float64)
+    store = KVStore([KVShape(2, 3, 4)] * 2, max_num_seqs=2, max_model_len=6, dtype=torch.float64)
     keys, values = torch.randn(2, 2, 5, 3).double(), torch.randn(2, 2, 5, 4).double()
     store.write(1, keys, values)
     got = store.read(1, 5)

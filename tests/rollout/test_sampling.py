@@ -46,7 +46,7 @@ def test_records_are_those_of_the_distribution_really_sampled_from() -> None:
             p = brute_force(logits[row], params)
             want = int(p.argmax()) if params.temperature == 0 else int(np.searchsorted(np.cumsum(p), u[row]))
             assert out.tokens[row] == want
-            assert out.logp[row] == pytest.approx(np.log(p[want]), abs=1e-12)
+            assert out.logprobs[row] == pytest.approx(np.log(p[want]), abs=1e-12)
             assert out.entropy[row] == pytest.approx(-(p[p > 0] * np.log(p[p > 0])).sum(), abs=1e-12)
 
 
@@ -66,22 +66,22 @@ def test_a_token_without_mass_is_never_drawn() -> None:
     rows = RowSampling.of([SamplingParams()] * 2, 5, torch.float32)
     out = sample(logits, rows, np.array([1e-300, 1.0 - 2.0**-53]))
     assert out.tokens.tolist() == [2, 2]
-    assert out.logp.tolist() == [0.0, 0.0]
+    assert out.logprobs.tolist() == [0.0, 0.0]
     assert out.entropy.tolist() == [0.0, 0.0]
 
 
-def test_heads_and_draws_follow_the_same_distribution() -> None:
+def test_the_likeliest_and_further_samples_follow_the_same_distribution() -> None:
     params = SamplingParams(top_k=3, temperature=0.8)
     logits = np.random.default_rng(2).normal(size=(1, 9))
     p = brute_force(logits[0], params)
     draws = (np.arange(3000)[None] + 0.5) / 3000
     rows = RowSampling.of([params], 9, torch.float64)
-    out = sample(torch.from_numpy(logits), rows, np.array([0.5]), heads=4, draws=draws)
-    assert out.head_ids is not None
-    assert out.head_logp is not None
-    assert out.mc_ids is not None
-    assert out.mc_logp is not None
-    assert out.head_ids[0, :3].tolist() == np.argsort(-p)[:3].tolist()
-    assert out.head_logp[0, 3] == -np.inf
-    np.testing.assert_allclose(np.bincount(out.mc_ids[0], minlength=9) / 3000, p, atol=1e-3)
-    np.testing.assert_allclose(out.mc_logp[0], np.log(p[out.mc_ids[0]]), atol=1e-12)
+    out = sample(torch.from_numpy(logits), rows, np.array([0.5]), top=4, extra_noise=draws)
+    assert out.top_ids is not None
+    assert out.top_logprobs is not None
+    assert out.sampled_ids is not None
+    assert out.sampled_logprobs is not None
+    assert out.top_ids[0, :3].tolist() == np.argsort(-p)[:3].tolist()
+    assert out.top_logprobs[0, 3] == -np.inf
+    np.testing.assert_allclose(np.bincount(out.sampled_ids[0], minlength=9) / 3000, p, atol=1e-3)
+    np.testing.assert_allclose(out.sampled_logprobs[0], np.log(p[out.sampled_ids[0]]), atol=1e-12)

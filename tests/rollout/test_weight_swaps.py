@@ -16,7 +16,7 @@ PROMPT = np.arange(3, 12)
 
 
 def alone(version: int, weights: dict[str, torch.Tensor], id: int, n: int = 12) -> Completion:
-    eng = engine(build_model(), slots=1, version=None)
+    eng = engine(build_model(), max_num_seqs=1, version=None)
     eng.load(version, weights, "keep")
     eng.add([request(id, PROMPT, n)])
     return run(eng)[id]
@@ -35,7 +35,7 @@ def recomputed(weights: dict[int, dict[str, torch.Tensor]], prompt: np.ndarray, 
 
 def test_fifty_swaps_with_shared_prefixes_record_the_versions_really_used() -> None:
     weights = {0: BASE}
-    eng = engine(build_model(), slots=5, eos_ids=())
+    eng = engine(build_model(), max_num_seqs=5, eos_ids=())
     out: dict[int, Completion] = {}
     for version in range(1, 51):
         eng.add([request(2 * version + i, PROMPT, 7, group=version) for i in range(2)])
@@ -47,12 +47,12 @@ def test_fifty_swaps_with_shared_prefixes_record_the_versions_really_used() -> N
     assert max(len(set(c.versions.tolist())) for c in out.values()) >= 3
     for completion in out.values():
         assert (np.diff(completion.versions) >= 0).all()
-        np.testing.assert_allclose(completion.logp, recomputed(weights, PROMPT, completion), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(completion.logprobs, recomputed(weights, PROMPT, completion), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("mode", ["keep", "reprefill", "pin"])
 def test_a_prefix_never_outlives_its_version(mode: str) -> None:
-    eng = engine(build_model(), slots=4)
+    eng = engine(build_model(), max_num_seqs=4)
     eng.add([request(0, PROMPT, 30, version=0 if mode == "pin" else None)])
     eng.advance(2)
     new = perturbed(BASE, 1)
@@ -80,7 +80,7 @@ def test_keep_goes_on_with_the_old_cache_under_the_new_weights() -> None:
             logits = model(full[:, fed:end], past_key_values=cache, use_cache=True).logits[0, -1]
             logp.append(float(logits.log_softmax(-1)[got.tokens[i]]))
             fed = end
-    np.testing.assert_allclose(got.logp, logp, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(got.logprobs, logp, rtol=0, atol=1e-9)
 
 
 def test_reprefill_loses_no_token_and_counts_its_work() -> None:
@@ -94,7 +94,7 @@ def test_reprefill_loses_no_token_and_counts_its_work() -> None:
 
 
 def test_drain_refuses_while_requests_run_and_holding_admission_empties_the_engine() -> None:
-    eng = engine(build_model(), slots=2)
+    eng = engine(build_model(), max_num_seqs=2)
     eng.add([request(i, PROMPT, 6) for i in range(5)])
     eng.advance(1)
     with pytest.raises(StrettoError, match="2 requests still run"):
@@ -115,7 +115,7 @@ def test_drain_refuses_while_requests_run_and_holding_admission_empties_the_engi
 
 
 def test_abort_returns_what_runs_and_keeps_the_queue() -> None:
-    eng = engine(build_model(), slots=2, eos_ids=())
+    eng = engine(build_model(), max_num_seqs=2, eos_ids=())
     eng.add([request(i, PROMPT, 6) for i in range(3)])
     eng.advance(2)
     aborted = eng.load(1, perturbed(BASE, 5), "abort")
@@ -127,7 +127,7 @@ def test_abort_returns_what_runs_and_keeps_the_queue() -> None:
 
 def test_pinned_requests_go_on_under_their_version_until_it_is_freed() -> None:
     weights = {0: BASE, 1: perturbed(BASE, 6), 2: perturbed(BASE, 7)}
-    eng = engine(build_model(), slots=6)
+    eng = engine(build_model(), max_num_seqs=6)
     for version in range(3):
         if version:
             eng.load(version, weights[version], "pin")
@@ -152,7 +152,7 @@ def test_pinned_requests_go_on_under_their_version_until_it_is_freed() -> None:
 
 
 def test_pin_also_holds_the_version_of_requests_that_named_none() -> None:
-    eng = engine(build_model(), slots=2)
+    eng = engine(build_model(), max_num_seqs=2)
     eng.add([request(0, PROMPT, 12)])
     eng.advance(2)
     eng.load(1, perturbed(BASE, 8), "pin")
@@ -220,7 +220,7 @@ def test_checksum_and_distance_are_taken_from_the_served_weights() -> None:
 def test_non_finite_output_names_request_and_version_and_poisons_nobody_else(forward: str) -> None:
     bad = {name: w.clone() for name, w in BASE.items()}
     bad["model.layers.0.self_attn.v_proj.weight"][0, 0] = torch.nan
-    eng = engine(build_model(), slots=3, forward=forward)
+    eng = engine(build_model(), max_num_seqs=3, forward=forward)
     eng.add([request(0, PROMPT, 30, version=0, temperature=0.8)])
     eng.advance(2)
     eng.load(1, bad, "pin")
@@ -234,6 +234,6 @@ def test_non_finite_output_names_request_and_version_and_poisons_nobody_else(for
     out |= run(eng)
     assert out.keys() == {0, 3, 4}
     assert_same(out[3], alone(2, BASE, 3))
-    clean = engine(build_model(), slots=1)
+    clean = engine(build_model(), max_num_seqs=1)
     clean.add([request(0, PROMPT, 30, version=0, temperature=0.8)])
     assert_same(out[0], run(clean)[0])

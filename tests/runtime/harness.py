@@ -11,10 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stretto.cluster.costs import Costs
-from stretto.cluster.engine import ModelledEngine
-from stretto.cluster.env import ModelledEnvironment
-from stretto.cluster.learner import ModelledLearner
 from stretto.config.load import apply_overrides, validate
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
@@ -26,13 +22,18 @@ from stretto.launch import launch
 from stretto.observe.checker import check_events
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.clock import VirtualLoop, run_virtual
-from stretto.runtime.events import FORMAT, Event, EventLog, read_events
+from stretto.runtime.context import Outcome, RunContext
+from stretto.runtime.events import Event, EventLog, read_events
+from stretto.runtime.logfile import FORMAT
 from stretto.runtime.orchestrator import Orchestrator
-from stretto.runtime.parts import Outcome, Parts
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import Loaded
 from stretto.runtime.workers.inline import InlineLearner
-from stretto.runtime.workers.modelled import ModelledEngineHandle
+from stretto.runtime.workers.simulated import SimulatedEngineHandle
+from stretto.simulation.costs import CostModel
+from stretto.simulation.engine import SimulatedEngine
+from stretto.simulation.env import SimulatedEnvironment
+from stretto.simulation.learner import SimulatedLearner
 from stretto.trajectory import Trajectory
 
 QUIET = {"logging": {"report": False, "console": "off"}, "eval": {"tasks": 0}}
@@ -59,8 +60,8 @@ def tiny(model: Path) -> tuple[str, ...]:
     """Settings of a run of the random model that takes a fraction of a second."""
     return (
         f"model={model}", "env.digits=1", "prompts_per_step=2", "group_size=2", "sampling.max_new_tokens=4",
-        "engine.max_tokens=16", "engine.slots=8", "engine.dtype=float64", "learner.dtype=float64",
-        "learner.warmup_steps=0", "learner.lr=0.001", "logging.rollouts_per_step=0", "engine.steps_per_advance=1",
+        "engine.max_model_len=16", "engine.max_num_seqs=8", "engine.dtype=float64", "learner.dtype=float64",
+        "learner.warmup_steps=0", "learner.lr=0.001", "logging.rollouts_per_step=0", "engine.decode_steps=1",
     )  # fmt: skip
 
 
@@ -98,10 +99,12 @@ def worst(events: Sequence[Event]) -> int:
 # --- wired by hand ---------------------------------------------------------------------------------------------
 
 
-class MortalEngine(ModelledEngineHandle):
-    """A modelled engine that dies when told to and comes up again, as a restarted process does."""
+class MortalEngine(SimulatedEngineHandle):
+    """A simulated engine that dies when told to and comes up again, as a restarted process does."""
 
-    def __init__(self, name: str, make: Callable[[], ModelledEngine], log: EventLog, costs: Costs, mode: str) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], SimulatedEngine], log: EventLog, costs: CostModel, mode: str
+    ) -> None:
         super().__init__(name, make(), log, costs, mode)
         self._make = make
         self._down = False
@@ -134,7 +137,7 @@ class MortalEngine(ModelledEngineHandle):
         self._at, self._draining, self._engine = -1.0, None, self._make()
         death, self._death = self._death, self._loop.create_future()
         death.set_result(None)
-        self.interrupted()
+        self.requeue()
         self._loop.call_later(back_after_s, self._up)
 
     def _up(self) -> None:
@@ -160,10 +163,10 @@ class Chaos:
     """Longest wait before the first token."""
 
 
-class ChaoticEnvironment(ModelledEnvironment):
+class ChaoticEnvironment(SimulatedEnvironment):
     """Drawn turns, delays that favour the newest or the oldest group; some rollouts fail, hang, or score nothing."""
 
-    def __init__(self, costs: Costs, chaos: Chaos) -> None:
+    def __init__(self, costs: CostModel, chaos: Chaos) -> None:
         super().__init__(costs)
         self._chaos = chaos
 
@@ -200,7 +203,7 @@ class Wired:
     rules: Rules | None = None
     tasks_in_all: int | None = None
     slow_engine: float = 1.0
-    says: Callable[[str], None] = lambda line: None
+    on_progress: Callable[[str], None] = lambda line: None
     events: list[Event] = field(default_factory=list)
     outcome: Outcome | None = None
 
@@ -217,32 +220,44 @@ class Wired:
         log.hear(deciding=[view], recording=[self.events.append])
         waits = Waits(log, c.deadlines.warn_s)
         loop.set_describe(waits.describe)
-        costs = Costs(c.cluster, c.seed)
+        costs = CostModel(c.simulation, c.seed)
         mode = c.control.in_flight
         engines = []
         for i in range(c.engine.count):
-            cluster = c.cluster.model_copy()
+            simulation = c.simulation.model_copy()
             if i == 0:
-                cluster.decode_base_s *= self.slow_engine
-            make = partial(ModelledEngine, cluster, c.engine.slots, mode)
+                simulation.decode_base_s *= self.slow_engine
+            make = partial(SimulatedEngine, simulation, c.engine.max_num_seqs, mode)
             engines.append(MortalEngine(f"engine-{i}", make, log, costs, mode))
-        env = self.env or (ChaoticEnvironment(costs, self.chaos) if self.chaos else ModelledEnvironment(costs))
-        parts = Parts(
+        env = self.env or (ChaoticEnvironment(costs, self.chaos) if self.chaos else SimulatedEnvironment(costs))
+        context = RunContext(
             config=c, rules=self.rules or build_rules(c), env=env, engines=list(engines),
-            learner=InlineLearner(ModelledLearner(), costs, waits, c.deadlines.step_s), scoring=InlineScoring(),
+            learner=InlineLearner(SimulatedLearner(), costs, waits, c.deadlines.step_s), scoring=InlineScoring(),
             sampling=SamplingParams(), log=log, view=view, waits=waits, out=self.out, max_steps=c.max_steps,
-            tasks_in_all=self.tasks_in_all, says=self.says,
+            tasks_in_all=self.tasks_in_all, on_progress=self.on_progress,
         )  # fmt: skip
         log.emit(
-            "RunStart", format=FORMAT, mode="simulate", seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
-            prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=c.max_steps,
-            engines=c.engine.count, slots=c.engine.slots, in_flight=mode, version=0, step=0,
-            rules={"version": c.control.version.name, "batch": c.control.batch.name}, tasks=self.tasks_in_all,
+            "RunStart",
+            format=FORMAT,
+            mode="simulate",
+            seed=c.seed,
+            lag_bound=c.lag_bound,
+            depth=c.pipeline_depth,
+            prompts_per_step=c.prompts_per_step,
+            group_size=c.group_size,
+            max_steps=c.max_steps,
+            engines=c.engine.count,
+            max_num_seqs=c.engine.max_num_seqs,
+            in_flight=mode,
+            version=0,
+            step=0,
+            rules={"version_pinning": c.control.version_pinning.name, "batch": c.control.batch.name},
+            tasks=self.tasks_in_all,
             drop_last=c.drop_last,
-        )  # fmt: skip
+        )
         for at, engine, back in self.kills:
             loop.call_later(at, engines[engine].kill, back)
-        return await Orchestrator(parts).run()
+        return await Orchestrator(context).run()
 
 
 def fuzz_case(seed: int, out: Path) -> Wired:
@@ -256,9 +271,9 @@ def fuzz_case(seed: int, out: Path) -> Wired:
     settings = [
         f"seed={seed}", f"lag_bound={lag}", f"control.in_flight={mode}", f"engine.count={engines}",
         f"group_size={size}", f"prompts_per_step={rng.randint(1, 4)}", f"max_steps={rng.randint(2, 7)}",
-        f"engine.slots={rng.choice([1, 2, 8])}", "cluster.decode_base_s=0.05",
-        f"cluster.step_base_s={rng.choice([0.1, 2.0])}",
-        f"cluster.publish_s={rng.choice([0.0, 0.2, 3.0])}", "cluster.prompt_tokens=5", "deadlines.rollout_s=200",
+        f"engine.max_num_seqs={rng.choice([1, 2, 8])}", "simulation.decode_base_s=0.05",
+        f"simulation.step_base_s={rng.choice([0.1, 2.0])}",
+        f"simulation.publish_s={rng.choice([0.0, 0.2, 3.0])}", "simulation.prompt_tokens=5", "deadlines.rollout_s=200",
         f"deadlines.group_s={rng.choice([60, 400])}",
     ]  # fmt: skip
     if every > 1:
@@ -274,10 +289,10 @@ def fuzz_case(seed: int, out: Path) -> Wired:
     )  # fmt: skip
     more = random.Random(f"pin {seed}")
     if mode != "pin" and more.random() < 0.3:
-        settings.append("control.version.name=pinned")
+        settings.append("control.version_pinning.name=pinned")
     chaos.early = more.choice([0.0, 0.0, 2.0, 20.0])
     kills = []
-    if mode != "pin" and "control.version.name=pinned" not in settings and rng.random() < 0.5:
+    if mode != "pin" and "control.version_pinning.name=pinned" not in settings and rng.random() < 0.5:
         for _ in range(rng.randint(1, 5)):
             kills.append((rng.uniform(0, 60), rng.randrange(engines), rng.choice([0.5, 20.0])))
     return Wired(configure(*settings), out, chaos, kills)

@@ -24,10 +24,20 @@ from stretto.runtime.events import Event, EventLog, read_events
 from stretto.runtime.logfile import find_log
 
 SMALL = (
-    "prompts_per_step=2", "group_size=2", "lag_bound=2", "sampling.max_new_tokens=6", "engine.slots=16",
-    "engine.max_tokens=32", "learner.warmup_steps=0", "eval.tasks=0", "logging.console=plain", "logging.report=false",
-    "deadlines.shutdown_s=5", "deadlines.startup_s=120", "env.digits=1",
-)  # fmt: skip
+    "prompts_per_step=2",
+    "group_size=2",
+    "lag_bound=2",
+    "sampling.max_new_tokens=6",
+    "engine.max_num_seqs=16",
+    "engine.max_model_len=32",
+    "learner.warmup_steps=0",
+    "eval.tasks=0",
+    "logging.console=plain",
+    "logging.report=false",
+    "deadlines.shutdown_s=5",
+    "deadlines.startup_s=120",
+    "env.digits=1",
+)
 
 
 def build_model(out: Path) -> Path:

@@ -81,16 +81,16 @@ class Bench:
         self.log.hear(recording=[self.events.append] + ([listener] if listener is not None else []))
         self.waits = Waits(self.log, warn_s)
         self.children = [Child() for _ in range(children)]
-        self._hatched = iter(self.children)
+        self._acquired = iter(self.children)
 
     def learner(self, step_s: float = 5.0) -> ProcessLearner:
         """A handle of the first child."""
-        return ProcessLearner({}, self.log, self.waits, hatch=lambda: next(self._hatched).spawned(), startup_s=5,
+        return ProcessLearner({}, self.log, self.waits, acquire=lambda: next(self._acquired).spawned(), startup_s=5,
                               step_s=step_s, shutdown_s=1)  # fmt: skip
 
     def engine(self, max_restarts: int = 0, publish_s: float = 5.0) -> ProcessEngine:
         """A handle of the children, one after another."""
-        return ProcessEngine("engine-0", {}, self.log, self.waits, hatch=lambda: next(self._hatched).spawned(),
+        return ProcessEngine("engine-0", {}, self.log, self.waits, acquire=lambda: next(self._acquired).spawned(),
                              startup_s=5, publish_s=publish_s, shutdown_s=1, max_restarts=max_restarts,
                              slice_size=None)  # fmt: skip
 

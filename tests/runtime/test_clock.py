@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from stretto.errors import DeadlineError, DeadlockError
-from stretto.runtime.clock import Pause, VirtualLoop, run_virtual
+from stretto.runtime.clock import Sleep, VirtualLoop, run_virtual
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
 
@@ -69,7 +69,7 @@ def test_a_timer_can_be_cancelled_by_an_earlier_one_of_its_instant() -> None:
 def test_a_pause_ends_in_time_and_can_be_cancelled_before_while_and_after_it_runs() -> None:
     async def nap(seconds: float, said: list[float]) -> None:
         loop = asyncio.get_running_loop()
-        await Pause(loop, seconds)
+        await Sleep(loop, seconds)
         said.append(loop.time())
 
     async def main() -> list[float]:
@@ -82,7 +82,7 @@ def test_a_pause_ends_in_time_and_can_be_cancelled_before_while_and_after_it_run
         assert [t.cancelled() for t in tasks] == [True, False, True, False, True]
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.0):
-                await Pause(loop, 1e9)
+                await Sleep(loop, 1e9)
         return [*said, loop.time()]
 
     assert run_virtual(main(), VirtualLoop()) == [1.0, 5.0, 6.0]
@@ -93,11 +93,11 @@ def test_pauses_leave_nothing_to_the_collector() -> None:
         loop = asyncio.get_running_loop()
         gc.collect()
         for _ in range(100):
-            await Pause(loop, 1.0)
+            await Sleep(loop, 1.0)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.5):
-                    await Pause(loop, 1.0)
-        return sum(type(found) is Pause for found in gc.get_objects())  # isinstance would wake dead weak proxies
+                    await Sleep(loop, 1.0)
+        return sum(type(found) is Sleep for found in gc.get_objects())  # isinstance would wake dead weak proxies
 
     assert run_virtual(main(), VirtualLoop()) <= 2
 
@@ -106,10 +106,10 @@ def test_a_pause_works_on_the_wall_clock() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
         start = loop.time()
-        await Pause(loop, 0.02)
+        await Sleep(loop, 0.02)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
-                await Pause(loop, 60)
+                await Sleep(loop, 60)
         return loop.time() - start
 
     assert asyncio.run(main()) >= 0.04
@@ -123,7 +123,7 @@ def test_timeouts_work_and_name_the_wait() -> None:
         log.hear(recording=[heard.append])
         waits = Waits(log, warn_s=3)
         with pytest.raises(DeadlineError, match=r"the cook waited 10 s for water; deadlines.tea_s is over"):
-            await waits.on(loop.create_future(), "the cook", "water", 10, "tea_s")
+            await waits.wait_with_deadline(loop.create_future(), "the cook", "water", 10, "tea_s")
         assert loop.time() == 10
         assert [(e["e"], e["t"], e["owner"], e["what"]) for e in heard] == [("Waiting", 3, "the cook", "water")]
 
@@ -134,7 +134,7 @@ def test_a_wait_that_ends_in_time_leaves_nothing_behind() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         waits = Waits(EventLog(None, loop.time), warn_s=3)
-        assert await waits.on(asyncio.sleep(2, "done"), "a", "b", 10, "s") == "done"
+        assert await waits.wait_with_deadline(asyncio.sleep(2, "done"), "a", "b", 10, "s") == "done"
         assert waits.describe() == "Nobody else waits."
 
     run_virtual(main(), VirtualLoop())

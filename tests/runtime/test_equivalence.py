@@ -123,7 +123,7 @@ def reference(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def test_rehearsed_at_lag_bound_0_equals_the_synchronous_trainer(
     reference: Trained, model: Path, tmp_path: Path
 ) -> None:
-    launch(config_of(model, tmp_path / "run", "cluster.env.kind=exponential", "cluster.env.mean=3"), "rehearse")
+    launch(config_of(model, tmp_path / "run", "simulation.env.kind=exponential", "simulation.env.mean=3"), "rehearse")
     assert_same(of_run(tmp_path / "run"), reference)
 
 

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from stretto.cluster.costs import Costs
-from stretto.cluster.env import ModelledEnvironment
 from stretto.control.hooks import build_rules
 from stretto.envs.base import Client, Task
 from stretto.errors import ConfigError, StrettoError
 from stretto.runtime.failures import Failures
+from stretto.simulation.costs import CostModel
+from stretto.simulation.env import SimulatedEnvironment
 from stretto.trajectory import Trajectory
 
 from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained
 
-SMALL = ("prompts_per_step=4", "group_size=2", "engine.slots=8", "cluster.prompt_tokens=10",
-         "cluster.lengths.kind=lognormal", "cluster.lengths.mean=40", "cluster.lengths.sigma=0.8")  # fmt: skip
+SMALL = ("prompts_per_step=4", "group_size=2", "engine.max_num_seqs=8", "simulation.prompt_tokens=10",
+         "simulation.lengths.kind=lognormal", "simulation.lengths.mean=40", "simulation.lengths.sigma=0.8")  # fmt: skip
 
 
-class Stuck(ModelledEnvironment):
+class Stuck(SimulatedEnvironment):
     """Some rollouts never return."""
 
-    def __init__(self, costs: Costs, bad: set[int]) -> None:
+    def __init__(self, costs: CostModel, bad: set[int]) -> None:
         super().__init__(costs)
         self.bad = bad
 
@@ -38,7 +38,7 @@ class Stuck(ModelledEnvironment):
 def test_a_rollout_that_never_returns_fails_at_its_deadline_and_the_step_completes(tmp_path: Path) -> None:
     """B3."""
     config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100")
-    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), {2001})).run()
+    events = Wired(config, tmp_path, env=Stuck(CostModel(config.simulation, 0), {2001})).run()
     assert_clean(events)
     assert ledger(events)["failed"] == 1
     (lost,) = of(events, "TrajEnd")
@@ -58,7 +58,7 @@ def test_a_group_closes_at_its_deadline_with_two_valid_members_or_fails_and_anot
         *SMALL, "group_size=4", "lag_bound=1", "max_steps=3", "deadlines.group_s=50", "deadlines.rollout_s=500"
     )
     bad = {1000, 1001, 2000, 2001, 2002}
-    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), bad)).run()
+    events = Wired(config, tmp_path, env=Stuck(CostModel(config.simulation, 0), bad)).run()
     assert_clean(events)
     assert events[-1]["reason"] == "done"
     assert {t for e in of(events, "TrajEnd") for t in e["traj"]} == bad | {2003}
@@ -70,7 +70,7 @@ def test_a_group_closes_at_its_deadline_with_two_valid_members_or_fails_and_anot
 
 def test_members_that_are_late_together_end_before_their_group_is_ready(tmp_path: Path) -> None:
     config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100")
-    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), {2000, 2001})).run()
+    events = Wired(config, tmp_path, env=Stuck(CostModel(config.simulation, 0), {2000, 2001})).run()
     assert_clean(events)
     ends = [i for i, e in enumerate(events) if e["e"] == "TrajEnd"]
     (ready,) = [i for i, e in enumerate(events) if e["e"] == "GroupReady" and e["group"] == 2]
@@ -83,14 +83,14 @@ def test_a_member_that_is_late_is_replaced_while_its_group_has_time(tmp_path: Pa
     for group_s, expected in ((1000, {2004}), (100, set())):
         config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100",
                            f"deadlines.group_s={group_s}", "control.in_flight=pin")  # fmt: skip
-        events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), {2001})).run()
+        events = Wired(config, tmp_path, env=Stuck(CostModel(config.simulation, 0), {2001})).run()
         assert_clean(events)
         assert {e["traj"][0] for e in of(events, "Submitted") if e.get("replaces") == 2001} == expected
         assert expected <= set(trained(events))
     config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100",
                        "workers.replace_failed=1")  # fmt: skip
     bad = {2001, *range(2004, 3000)}
-    events = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), bad)).run()
+    events = Wired(config, tmp_path, env=Stuck(CostModel(config.simulation, 0), bad)).run()
     assert_clean(events)
     assert len([e for e in of(events, "Submitted") if "replaces" in e]) == 4, "as often as there are members"
 
@@ -110,8 +110,14 @@ def test_a_quota_holds_whole_groups_and_one_that_holds_none_is_refused(tmp_path:
 
 def test_a_stalled_engine_is_named_by_what_ends_and_by_the_run_that_ends(tmp_path: Path) -> None:
     """What SIGSTOP of an engine does: the environment waits for its answers."""
-    config = configure(*SMALL, "lag_bound=0", "max_steps=2", "deadlines.rollout_s=10", "cluster.lengths.kind=constant",
-                       "cluster.lengths.mean=1e6")  # fmt: skip
+    config = configure(
+        *SMALL,
+        "lag_bound=0",
+        "max_steps=2",
+        "deadlines.rollout_s=10",
+        "simulation.lengths.kind=constant",
+        "simulation.lengths.mean=1e6",
+    )
     wired = Wired(config, tmp_path)
     with pytest.raises(StrettoError, match=r"(\d+) x timeout: deadlines.rollout_s = 10; it waited for engine-0\. Each"):
         wired.run()
@@ -121,7 +127,7 @@ def test_a_stalled_engine_is_named_by_what_ends_and_by_the_run_that_ends(tmp_pat
 def test_when_everything_hangs_the_run_ends_with_the_reason(tmp_path: Path) -> None:
     """B2, B3: the same task can't wedge the run for ever."""
     config = configure(*SMALL, "lag_bound=0", "max_steps=2", "deadlines.rollout_s=10")
-    wired = Wired(config, tmp_path, env=Stuck(Costs(config.cluster, 0), set(range(10**6))))
+    wired = Wired(config, tmp_path, env=Stuck(CostModel(config.simulation, 0), set(range(10**6))))
     with pytest.raises(StrettoError, match="groups in a row failed"):
         wired.run()
     assert_clean(wired.events)
@@ -133,7 +139,7 @@ def test_a_twentieth_of_failures_loses_almost_no_good_trajectory(tmp_path: Path)
     """F8: the failed member is replaced; its group stays whole."""
     _, events = simulate(
         tmp_path / "run", "prompts_per_step=8", "group_size=8", "lag_bound=1", "max_steps=15",
-        "cluster.failure_probability=0.05",
+        "simulation.failure_probability=0.05",
     )  # fmt: skip
     assert_clean(events)
     done = {e["traj"] for e in of(events, "TrajDone")}
@@ -142,17 +148,17 @@ def test_a_twentieth_of_failures_loses_almost_no_good_trajectory(tmp_path: Path)
     assert len(good) < 0.01 * len(done)
     failed = [e for e in of(events, "TrajEnd") if e["ending"] == "failed"]
     assert sum(len(e["traj"]) for e in failed) > 20
-    assert all(e["reason"] == "DrawnFailure: drawn: cluster.failure_probability" for e in failed), "F9: with its reason"
+    assert all(e["reason"] == "SimulatedFailure: simulation.failure_probability" for e in failed), "F9: with its reason"
 
 
 def test_groups_of_which_all_failed_end_the_run(tmp_path: Path) -> None:
     """F9."""
     with pytest.raises(StrettoError, match=r"groups in a row failed; the last: .* valid members") as caught:
-        simulate(tmp_path / "run", *SMALL, "lag_bound=1", "max_steps=2", "cluster.failure_probability=0.98")
-    assert re.search(r"failed: \d+ x DrawnFailure: drawn: cluster.failure_probability\.", str(caught.value))
+        simulate(tmp_path / "run", *SMALL, "lag_bound=1", "max_steps=2", "simulation.failure_probability=0.98")
+    assert re.search(r"failed: \d+ x SimulatedFailure: simulation.failure_probability\.", str(caught.value))
 
 
-class Various(ModelledEnvironment):
+class Various(SimulatedEnvironment):
     """Each rollout fails in its own way, most of them in the same one."""
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
@@ -163,13 +169,13 @@ class Various(ModelledEnvironment):
 def test_the_most_frequent_reasons_come_first_and_the_others_are_counted(tmp_path: Path) -> None:
     config = configure(*SMALL, "lag_bound=0", "max_steps=2", "workers.replace_failed=0")
     with pytest.raises(StrettoError) as caught:
-        Wired(config, tmp_path, env=Various(Costs(config.cluster, 0))).run()
+        Wired(config, tmp_path, env=Various(CostModel(config.simulation, 0))).run()
     raised = r"RuntimeError at test_groups\.py:\d+ in rollout"
     assert re.search(rf"failed: 4 x {raised}: the grader is down; 1 x {raised}: lost \d+; 1 x {raised}: "
                      r"lost \d+; 2 x something else\.", str(caught.value))  # fmt: skip
 
 
-class Odd(ModelledEnvironment):
+class Odd(SimulatedEnvironment):
     """Its rewards are no numbers."""
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
@@ -180,7 +186,7 @@ class Odd(ModelledEnvironment):
 
 def test_what_an_environment_gives_instead_of_a_reward_is_named_with_its_count(tmp_path: Path) -> None:
     config = configure(*SMALL, "lag_bound=0", "max_steps=2", "group_size=4", "workers.replace_failed=0")
-    wired = Wired(config, tmp_path, env=Odd(Costs(config.cluster, 0)))
+    wired = Wired(config, tmp_path, env=Odd(CostModel(config.simulation, 0)))
     with pytest.raises(StrettoError, match=r"4 x environment Odd returned (nan|a list|a complex|'1')"):
         wired.run()
     assert_clean(wired.events)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.checks import check, remarks
+from stretto.checks import check, warnings
 from stretto.envs.base import LateClient, Task
 from stretto.errors import ConfigError, StrettoError
 from stretto.observe.checker import check_events, check_run
 from stretto.observe.interval import Interval
 from stretto.runtime.events import Event, read_events
-from stretto.runtime.manifest import latest, load_checkpoint
+from stretto.runtime.manifest import load_checkpoint
 from stretto.runtime.workers.inline import InlineLearner
 from stretto.trajectory import Trajectory
 
@@ -27,9 +27,9 @@ from .dense import Dense
 from .harness import assert_clean, configure, of, rehearse, tiny, trained
 
 HALF = ("objective.name=rac", "env.slow_share=0.5")
-ENV = (f"env.name={Dense.__module__}:Dense", *HALF, "cluster.step_base_s=1", "cluster.publish_s=0.01")
+ENV = (f"env.name={Dense.__module__}:Dense", *HALF, "simulation.step_base_s=1", "simulation.publish_s=0.01")
 """A step takes about a second."""
-LATE = ("cluster.late.kind=uniform", "cluster.late.low=0.1", "cluster.late.high=6")
+LATE = ("simulation.late.kind=uniform", "simulation.late.low=0.1", "simulation.late.high=6")
 LONG = (*ENV, *LATE, "lag_bound=2", "max_steps=12", "objective.lifetime=4")
 
 
@@ -121,8 +121,8 @@ def test_late_rewards_change_what_is_learnt_and_a_seed_repeats_it(model: Path, t
 
 
 def test_a_reward_that_is_there_before_its_trajectory_trains_goes_into_its_own_row(model: Path, tmp_path: Path) -> None:
-    _, events = rehearse(tmp_path / "run", model, *ENV, "lag_bound=0", "max_steps=4", "cluster.env.mean=1",
-                         "cluster.env.kind=uniform", "cluster.env.high=3", "deadlines.group_s=1000")  # fmt: skip
+    _, events = rehearse(tmp_path / "run", model, *ENV, "lag_bound=0", "max_steps=4", "simulation.env.mean=1",
+                         "simulation.env.kind=uniform", "simulation.env.high=3", "deadlines.group_s=1000")  # fmt: skip
     assert_clean(events)
     counts = ends(events)
     # those that complete last in their batch are asked for in the same instant in which it trains
@@ -150,7 +150,7 @@ def test_rewards_beyond_their_lifetime_are_dropped(model: Path, tmp_path: Path) 
 
 
 def test_what_does_not_train_gets_no_late_reward(model: Path, tmp_path: Path) -> None:
-    _, events = rehearse(tmp_path / "run", model, *LONG, "control.filter.name=zero-variance", "cluster.env.mean=0.2",
+    _, events = rehearse(tmp_path / "run", model, *LONG, "control.filter.name=zero-variance", "simulation.env.mean=0.2",
                          "max_steps=6", "objective.lifetime=50")  # fmt: skip
     assert_clean(events)
     lost = {id for e in of(events, "TrajEnd") for id in e["traj"]}
@@ -179,7 +179,7 @@ class Strange(Dense):
         return 1.0
 
 
-STRANGE = (f"env.name={__name__}:Strange", *HALF, "lag_bound=1", "max_steps=10", "cluster.step_base_s=1")
+STRANGE = (f"env.name={__name__}:Strange", *HALF, "lag_bound=1", "max_steps=10", "simulation.step_base_s=1")
 
 
 def test_a_late_reward_that_fails_is_dropped_with_its_reason(model: Path, tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_an_objective_that_takes_none_is_refused_at_the_start(model: Path) -> No
         check(configure("env.name=reverse", "env.slow_share=0.5", "objective.name=tis"))
     config = configure(*tiny(model), *ENV)
     check(config)
-    assert not [line for line in remarks(config, "rehearse") if "late" in line]
-    assert "promises none" in " ".join(remarks(configure("objective.name=rac"), "rehearse"))
+    assert not [line for line in warnings(config, "rehearse") if "late" in line]
+    assert "promises none" in " ".join(warnings(configure("objective.name=rac"), "rehearse"))
     with pytest.raises(ConfigError, match="nothing comes late"):
         check(configure("env.slow_delay_s=1"))
     with pytest.raises(ConfigError, match="slow_share"):
@@ -276,7 +276,7 @@ def test_resuming_with_pending_rewards_goes_on_bit_for_bit(model: Path, tmp_path
     """The checkpoint holds trajectories that wait; they come back in the same steps as without the interruption."""
     settings = (
         *ENV, *LATE, "lag_bound=0", "max_steps=10", "save_every=5", "keep_checkpoints=9", "objective.lifetime=4",
-        "cluster.publish_s=0", "cluster.late.kind=lognormal", "cluster.late.mean=2.5",
+        "simulation.publish_s=0", "simulation.late.kind=lognormal", "simulation.late.mean=2.5",
     )  # fmt: skip
     whole, events = rehearse(tmp_path / "whole", model, *settings)
     rehearse(tmp_path / "cut", model, *settings)
@@ -300,7 +300,7 @@ def test_what_had_matured_and_what_had_not_trained_survive_a_checkpoint_too(mode
     for lag in (2, 3):
         out = tmp_path / str(lag)
         rehearse(out, model, *LONG, f"lag_bound={lag}", "save_every=1", "keep_checkpoints=99", "group_size=4",
-                 "cluster.env.kind=uniform", "cluster.env.high=4")  # fmt: skip
+                 "simulation.env.kind=uniform", "simulation.env.high=4")  # fmt: skip
         for path in sorted((out / "checkpoints").iterdir())[:-1]:
             restored = load_checkpoint(path)
             ready = {t.id for g in restored.ready for t in g.trajectories}
@@ -313,17 +313,6 @@ def test_what_had_matured_and_what_had_not_trained_survive_a_checkpoint_too(mode
         runs.go_on(out, mode="rehearse", checkpoint=middle)
         assert_clean(read_events(out))
     assert found >= {("trained", False), ("ready", False), ("ready", True), ("done", False)}
-
-
-def test_checkpoints_of_before_are_still_read(model: Path, tmp_path: Path) -> None:
-    rehearse(tmp_path / "run", model, "max_steps=2")
-    path = latest(tmp_path / "run/checkpoints")
-    assert path is not None
-    manifest = json.loads((path / "manifest.json").read_text())
-    del manifest["late"], manifest["files"]["late.safetensors"]
-    (path / "late.safetensors").unlink()
-    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))
-    assert load_checkpoint(path).late == []
 
 
 def test_worker_processes_get_the_rows_that_come_back(model: Path, tmp_path: Path) -> None:
@@ -382,11 +371,11 @@ def test_a_run_whose_whole_reward_comes_late_learns(tmp_path: Path) -> None:
     told: dict[str, list[float]] = {}
     for name, alpha in (("rac", 1.0), ("deaf", 1e-9)):
         config = configure(
-            f"out={tmp_path / name}", "env.name=reverse", "env.letters=6", "env.length=2", "warm_start.hidden=32",
-            "warm_start.layers=1", "warm_start.intermediate=64", "warm_start.accuracy=0.3", "prompts_per_step=16",
+            f"out={tmp_path / name}", "env.name=reverse", "env.letters=6", "env.length=2", "sft.hidden=32",
+            "sft.layers=1", "sft.intermediate=64", "sft.accuracy=0.3", "prompts_per_step=16",
             "group_size=4", "max_steps=80", "objective.name=rac", f"objective.alpha={alpha}", "env.slow_share=1",
-            "cluster.late.kind=lognormal", "cluster.late.mean=3", "cluster.step_base_s=1", "learner.lr=2e-3",
-            "sampling.max_new_tokens=4", "engine.max_tokens=16", "lag_bound=2",
+            "simulation.late.kind=lognormal", "simulation.late.mean=3", "simulation.step_base_s=1", "learner.lr=2e-3",
+            "sampling.max_new_tokens=4", "engine.max_model_len=16", "lag_bound=2",
         )  # fmt: skip
         launch(config, "rehearse")
         result = check_run(tmp_path / name)

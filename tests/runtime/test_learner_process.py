@@ -12,15 +12,15 @@ import pytest
 from rich.console import Console
 
 from stretto.errors import DeadlineError, WorkerError
+from stretto.learner.result import Staging, StepResult
 from stretto.observe.live import LiveView
-from stretto.runtime.workers.base import Staging, Stepped
 from stretto.runtime.workers.child import _LearnerProcess
 
 from .stubs import Bench, up
 
 
-def stepped(version: int, skipped: bool = False) -> Stepped:
-    return Stepped(version, skipped, {})
+def stepped(version: int, skipped: bool = False) -> StepResult:
+    return StepResult(version, skipped, {})
 
 
 async def slot(number: int, after_s: float = 0.0) -> int:

@@ -7,30 +7,30 @@ from typing import Any
 
 import pytest
 
-from stretto.cluster.costs import Costs
-from stretto.cluster.env import ModelledEnvironment
 from stretto.envs.base import Client, Task
 from stretto.errors import InvariantError, WorkerError
-from stretto.runtime import trainer
+from stretto.runtime import train_loop
 from stretto.runtime.workers.inline import InlineLearner
+from stretto.simulation.costs import CostModel
+from stretto.simulation.env import SimulatedEnvironment
 from stretto.trajectory import Trajectory
 
 from .harness import Wired, assert_clean, configure, ledger, of
 
-SMALL = ("prompts_per_step=4", "group_size=2", "engine.slots=8", "cluster.prompt_tokens=10",
-         "cluster.lengths.kind=lognormal", "cluster.lengths.mean=40", "cluster.lengths.sigma=0.8")  # fmt: skip
+SMALL = ("prompts_per_step=4", "group_size=2", "engine.max_num_seqs=8", "simulation.prompt_tokens=10",
+         "simulation.lengths.kind=lognormal", "simulation.lengths.mean=40", "simulation.lengths.sigma=0.8")  # fmt: skip
 
 
 def test_a_batch_that_breaks_the_bound_ends_the_run_with_a_balanced_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is looked at before the groups leave the pool."""
-    look = trainer._staleness
+    look = train_loop._staleness
 
     def broken(columns: Any, version: int, lag_bound: int) -> dict[str, int]:
         return look(columns, version, lag_bound if version < 3 else -1)
 
-    monkeypatch.setattr(trainer, "_staleness", broken)
+    monkeypatch.setattr(train_loop, "_staleness", broken)
     wired = Wired(configure(*SMALL, "lag_bound=2", "max_steps=10"), tmp_path)
     with pytest.raises(InvariantError, match=r"step 3: a token has staleness \d, the lag bound is -1"):
         wired.run()
@@ -41,7 +41,7 @@ def test_a_batch_that_breaks_the_bound_ends_the_run_with_a_balanced_ledger(
     assert ledger(events)["open"] == 0
 
 
-class Absent(ModelledEnvironment):
+class Absent(SimulatedEnvironment):
     """One member of each group has no reward."""
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
@@ -59,7 +59,7 @@ def test_a_learner_that_dies_in_a_step_loses_the_tokens_of_its_batch_and_no_othe
 
     monkeypatch.setattr(InlineLearner, "step", dies)
     config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=3", "workers.replace_failed=0")
-    wired = Wired(config, tmp_path, env=Absent(Costs(config.cluster, 0)))
+    wired = Wired(config, tmp_path, env=Absent(CostModel(config.simulation, 0)))
     with pytest.raises(WorkerError, match="the learner died"):
         wired.run()
     assert len(of(wired.events, "StepStart")) == 1

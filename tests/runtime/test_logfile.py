@@ -11,8 +11,10 @@ import orjson
 import pytest
 
 from stretto.errors import DataError
+from stretto.observe.checker import check_run
+from stretto.observe.report import write_report
 from stretto.runtime.events import EventLog, read_events
-from stretto.runtime.logfile import GZIP, MALFORMED, PLAIN, find_log, stream_events
+from stretto.runtime.logfile import FORMAT, GZIP, MALFORMED, PLAIN, find_log, stream_events
 
 NAMES = (GZIP, PLAIN)
 
@@ -133,3 +135,13 @@ def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
     (tmp_path / PLAIN).write_bytes(b'{"e":"RunStart","t":0}\n[1]\n')
     with pytest.raises(DataError, match=r"events\.jsonl:2: a JSON list"):
         read_events(tmp_path)
+
+
+@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
+def test_a_log_of_another_format_is_refused_and_can_be_printed(other: int, tmp_path: Path) -> None:
+    line = b'{"e":"RunStart","t":0,"format":%d}\n' % other
+    (tmp_path / PLAIN).write_bytes(line)
+    for read in (check_run, write_report, read_events):
+        with pytest.raises(DataError, match=f"event log of format {other}, and this Stretto reads format {FORMAT}"):
+            read(tmp_path)
+    assert [event["format"] for event in stream_events(tmp_path, any_format=True)] == [other]

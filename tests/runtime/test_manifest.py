@@ -87,10 +87,11 @@ def test_a_manifest_that_makes_no_sense_is_an_error_of_its_own(text: str, run: P
         load_checkpoint(checkpoint)
 
 
-def test_a_newer_format_says_so(run: Path) -> None:
+@pytest.mark.parametrize("other", [manifest.FORMAT - 1, manifest.FORMAT + 1])
+def test_another_format_says_so(other: int, run: Path) -> None:
     path = find_checkpoint(run) / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": manifest.FORMAT + 1}))
-    with pytest.raises(CheckpointError, match="Use a newer Stretto"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": other}))
+    with pytest.raises(CheckpointError, match=f"has format {other}, and this Stretto reads format {manifest.FORMAT}"):
         go_on(run, "max_steps=6")
 
 
@@ -125,10 +126,10 @@ def save(directory: Path, version: int, config: RunConfig) -> None:
         (where / "learner.json").write_text(f"{version}")
         (where / "learner.safetensors").write_bytes(b"x" * 100)
 
-    async def partials() -> dict[int, Any]:
+    async def partial_completions() -> dict[int, Any]:
         return {}
 
-    asyncio.run(save_checkpoint(directory, learner, partials, lambda parts: snapshot(version), config))
+    asyncio.run(save_checkpoint(directory, learner, partial_completions, lambda parts: snapshot(version), config))
 
 
 @pytest.mark.parametrize("version", [1, 2], ids=["same step again", "next step"])

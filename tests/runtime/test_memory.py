@@ -17,8 +17,8 @@ from stretto.runtime import clock
 from stretto.runtime.events import Event
 
 SETTINGS = (
-    "prompts_per_step=1", "group_size=2", "lag_bound=2", "engine.slots=4", "cluster.lengths.kind=constant",
-    "cluster.lengths.mean=20", "cluster.failure_probability=0.02", "save_every=100", "logging.report=false",
+    "prompts_per_step=1", "group_size=2", "lag_bound=2", "engine.max_num_seqs=4", "simulation.lengths.kind=constant",
+    "simulation.lengths.mean=20", "simulation.failure_probability=0.02", "save_every=100", "logging.report=false",
     "logging.console=off", "eval.tasks=0", "deadlines.batch_s=100000",
 )  # fmt: skip
 AT = (60, 140, 220)

@@ -17,7 +17,7 @@ CRITIC = ("objective.name=ppo", "learner.critic.kind=head", "learner.minibatches
           'reward=["exact", {name = "numeric", weight = 0.5, label = "number"}]')  # fmt: skip
 AVERAGE = ("objective.name=ppo-ewma", "learner.old_policy.route=ewma")
 LATE = ("objective.name=rac", f"env.name={Dense.__module__}:Dense", "env.slow_share=0.5", "objective.lifetime=4",
-        "cluster.late.kind=uniform", "cluster.late.low=0.1", "cluster.late.high=2", "max_steps=6")  # fmt: skip
+        "simulation.late.kind=uniform", "simulation.late.low=0.1", "simulation.late.high=2", "max_steps=6")  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from stretto.checks import check
 from stretto.errors import ConfigError
-from stretto.pool.scored import Scored
+from stretto.pool.old_logprobs import OldLogprobs
 from stretto.runtime.events import Event, read_events
 from stretto.runtime.workers.inline import InlineLearner
 
@@ -20,16 +20,26 @@ from . import runs
 from .dense import Dense
 from .harness import assert_clean, configure, of, rehearse, tiny
 
-ENV = (f"env.name={Dense.__module__}:Dense", "cluster.env.kind=lognormal", "cluster.env.mean=0.3")
+ENV = (f"env.name={Dense.__module__}:Dense", "simulation.env.kind=lognormal", "simulation.env.mean=0.3")
 OLD = ("objective.name=decoupled-ppo", "objective.reference=old", "objective.correction=truncate")
 ROUTES = ("recompute", "snapshots", "old_model", "interrupt", "ewma", "proxy")
 EXACT = ("snapshots", "old_model", "interrupt")
 # generations meet several updates; rollouts are what the learner waits for, and forward passes take no time
 MIXED = (
-    *ENV, *OLD, "lag_bound=3", "max_steps=6", "engine.slots=3", "cluster.decode_base_s=0.4", "cluster.step_base_s=0.1",
-    "cluster.publish_s=0.01", "cluster.step_token_s=0", "sampling.max_new_tokens=10", "learner.lr=0.02",
-    "learner.micro_batch_tokens=1", "control.in_flight=keep",
-)  # fmt: skip
+    *ENV,
+    *OLD,
+    "lag_bound=3",
+    "max_steps=6",
+    "engine.max_num_seqs=3",
+    "simulation.decode_base_s=0.4",
+    "simulation.step_base_s=0.1",
+    "simulation.publish_s=0.01",
+    "simulation.step_token_s=0",
+    "sampling.max_new_tokens=10",
+    "learner.lr=0.02",
+    "learner.micro_batch_tokens=1",
+    "control.in_flight=keep",
+)
 
 
 def metric(events: list[Event], name: str) -> list[float]:
@@ -89,7 +99,7 @@ def test_exact_routes_train_the_same_weights_bit_for_bit(
 def test_each_route_runs_clean_and_reports_its_cost(route: str, model: Path, tmp_path: Path) -> None:
     """With forward passes that take time."""
     _, events = rehearse(
-        tmp_path / "run", model, *MIXED, f"learner.old_policy.route={route}", "cluster.step_token_s=0.003",
+        tmp_path / "run", model, *MIXED, f"learner.old_policy.route={route}", "simulation.step_token_s=0.003",
         "engine.count=2", "learner.micro_batch_tokens=16384",
     )  # fmt: skip
     assert_clean(events)
@@ -125,8 +135,8 @@ def test_each_route_runs_clean_and_reports_its_cost(route: str, model: Path, tmp
 def test_an_interruption_stops_every_engine_until_it_has_the_new_version(model: Path, tmp_path: Path) -> None:
     """Nothing is sampled between the end of the scored version and the load: no engine computes meanwhile."""
     _, events = rehearse(
-        tmp_path / "run", model, *MIXED, "learner.old_policy.route=interrupt", "cluster.step_token_s=0.03",
-        "engine.count=2", "cluster.decode_base_s=0.05",
+        tmp_path / "run", model, *MIXED, "learner.old_policy.route=interrupt", "simulation.step_token_s=0.03",
+        "engine.count=2", "simulation.decode_base_s=0.05",
     )  # fmt: skip
     assert_clean(events)
     stalls = metric(events, "old_policy/stall_s")
@@ -150,7 +160,7 @@ def test_every_old_token_is_scored_once_in_each_in_flight_mode(
         seen.clear()
         _, events = rehearse(
             tmp_path / route, model, *MIXED, f"learner.old_policy.route={route}", "engine.count=2",
-            f"control.in_flight={mode}", "cluster.step_token_s=0.002",
+            f"control.in_flight={mode}", "simulation.step_token_s=0.002",
         )  # fmt: skip
         assert_clean(events)
         assert spans(events) >= 2
@@ -192,7 +202,7 @@ def test_a_killed_run_goes_on(route: str, model: Path, tmp_path: Path) -> None:
     """Scores, snapshots and averages are in the checkpoint: nothing old is missing afterwards."""
     out = tmp_path / "run"
     settings = (*OLD, f"learner.old_policy.route={route}", "max_steps=8", "save_every=1", "group_size=4", "lag_bound=3",
-                "sampling.max_new_tokens=24", "engine.steps_per_advance=1", "cluster.step_base_s=0.1")  # fmt: skip
+                "sampling.max_new_tokens=24", "engine.decode_steps=1", "simulation.step_base_s=0.1")  # fmt: skip
     pid = runs.forked(lambda: runs.start(out, model, *settings, mode="rehearse"), die_at_event=130)
     assert runs.exit_code(pid) == -signal.SIGKILL
     assert runs.go_on(out, mode="rehearse")["steps"] == 8
@@ -203,8 +213,16 @@ def test_a_killed_run_goes_on(route: str, model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("route", EXACT)
 def test_segments_cross_processes(route: str, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    settings = ("workers.kind=process", "max_steps=6", "lag_bound=3", "sampling.max_new_tokens=20", "engine.slots=4",
-                "engine.steps_per_advance=1", *OLD, f"learner.old_policy.route={route}")  # fmt: skip
+    settings = (
+        "workers.kind=process",
+        "max_steps=6",
+        "lag_bound=3",
+        "sampling.max_new_tokens=20",
+        "engine.max_num_seqs=4",
+        "engine.decode_steps=1",
+        *OLD,
+        f"learner.old_policy.route={route}",
+    )
     assert runs.start(out, model, *settings)["steps"] == 6
     runs.assert_clean(out, complete=True)
     steps = of(read_events(out), "StepEnd")
@@ -234,19 +252,19 @@ def test_what_cannot_go_with_a_route_is_one_error_before_the_start(model: Path, 
 
 
 def test_scores_keep_their_places_and_survive_packing() -> None:
-    scored = Scored()
-    scored.add(7, np.array([np.nan, -1.0]))
-    scored.add(7, np.array([np.nan, np.nan, np.nan, -2.0]))
-    scored.add(9, np.array([np.nan, -3.0]))
-    assert scored.reach(7) == 4
-    assert scored.reach(8) == 0
+    old_logprobs = OldLogprobs()
+    old_logprobs.add(7, np.array([np.nan, -1.0]))
+    old_logprobs.add(7, np.array([np.nan, np.nan, np.nan, -2.0]))
+    old_logprobs.add(9, np.array([np.nan, -3.0]))
+    assert old_logprobs.reach(7) == 4
+    assert old_logprobs.reach(8) == 0
     columns = {"trajectory": np.array([9, 7, 8]), "length": np.array([3, 5, 2])}
     want = [np.nan, -3, np.nan, np.nan, -1, np.nan, -2, np.nan, np.nan, np.nan]
-    assert np.array_equal(scored.column(columns), want, equal_nan=True)
-    other = Scored()
-    other.restore(scored.pack(), [7, 8])
+    assert np.array_equal(old_logprobs.column(columns), want, equal_nan=True)
+    other = OldLogprobs()
+    other.restore(old_logprobs.pack(), [7, 8])
     assert other.reach(7) == 4
     assert other.reach(9) == 0
-    empty = Scored()
-    empty.restore(Scored().pack(), [1])
+    empty = OldLogprobs()
+    empty.restore(OldLogprobs().pack(), [1])
     assert empty.reach(1) == 0

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from stretto.cluster.costs import Costs
 from stretto.config.load import validate
 from stretto.errors import ConfigError, InvariantError, StrettoError, WorkerError
 from stretto.observe.checker import check_events
 from stretto.runtime.clock import VirtualLoop, run_virtual
 from stretto.runtime.events import Event, EventLog, read_events
 from stretto.runtime.workers.base import EngineHandle
-from stretto.runtime.workers.modelled import ModelledEngineHandle
+from stretto.runtime.workers.simulated import SimulatedEngineHandle
+from stretto.simulation.costs import CostModel
 
 from .harness import Chaos, ChaoticEnvironment, Wired, assert_clean, configure, of
 from .runs import exit_code, forked, go_on, start
 from .sleepy import Early
 
-PINS = ["control.in_flight=pin", "control.version.name=pinned"]
+PINS = ["control.in_flight=pin", "control.version_pinning.name=pinned"]
 
 
 class Engine(EngineHandle):
@@ -36,7 +36,7 @@ class Engine(EngineHandle):
         self.freed += versions
 
     def loads(self, version: int) -> None:
-        self.opened(version)
+        self.on_weights_loaded(version)
         self.acknowledged(version)
 
 
@@ -52,7 +52,7 @@ def test_a_promised_version_outlives_later_ones_until_its_last_group_is_over() -
         engine.loads(3)
         engine.promise(3)
         engine.promise(3)
-        engine.opened(4)
+        engine.on_weights_loaded(4)
         engine.promise(3)  # nobody knows of version 4 yet
         engine.acknowledged(4)
         engine.loads(7)
@@ -71,11 +71,11 @@ def test_a_promised_version_outlives_later_ones_until_its_last_group_is_over() -
 def test_an_engine_that_dies_with_promised_versions_fails_by_their_name() -> None:
     def check(engine: Engine) -> None:
         engine.loads(3)
-        engine.interrupted()
+        engine.requeue()
         assert not engine.failed.done()
         engine.loads(3)
         engine.promise(3)
-        engine.interrupted()
+        engine.requeue()
         with pytest.raises(WorkerError, match="engine-0 died, and with it version 3, to which groups are pinned"):
             engine.failed.result()
 
@@ -103,7 +103,7 @@ def chaotic(seed: int, out: Path, *more: str) -> Wired:
     """Waits before the first token and between turns, failures at the end, replacements, three engines."""
     config = configure(
         f"seed={seed}", "lag_bound=3", "max_steps=6", "prompts_per_step=2", "group_size=3", "engine.count=3",
-        "engine.slots=4", "cluster.prompt_tokens=5", "cluster.publish_s=0.3", "cluster.step_base_s=0.2",
+        "engine.max_num_seqs=4", "simulation.prompt_tokens=5", "simulation.publish_s=0.3", "simulation.step_base_s=0.2",
         "deadlines.group_s=400", "deadlines.rollout_s=200", *more,
     )  # fmt: skip
     return Wired(config, out, Chaos(seed, turns=3, spread=0.3, fail=0.2, hang=0.01, early=15.0))
@@ -135,8 +135,8 @@ def test_whatever_waits_or_fails_each_trajectory_has_one_version(setting: str, t
 
 
 def test_an_engine_that_freed_too_early_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ModelledEngineHandle, "promise", lambda engine, version: None)
-    monkeypatch.setattr(ModelledEngineHandle, "redeem", lambda engine, version: None)
+    monkeypatch.setattr(SimulatedEngineHandle, "promise", lambda engine, version: None)
+    monkeypatch.setattr(SimulatedEngineHandle, "redeem", lambda engine, version: None)
     wired = chaotic(1, tmp_path, PINS[0])
     with pytest.raises(InvariantError, match="is pinned to version 0, which was freed"):
         wired.run()
@@ -149,7 +149,7 @@ def test_real_engines_hold_what_was_promised_and_a_resumed_run_plays_it_anew(
 ) -> None:
     out = tmp_path / "run"
     more = (*settings, f"env.name={Early.__module__}:Early", "env.digits=1", "max_steps=6", "save_every=2",
-            "cluster.step_base_s=0.5", "engine.count=2")  # fmt: skip
+            "simulation.step_base_s=0.5", "engine.count=2")  # fmt: skip
     pid = forked(lambda: start(out, model, *more, mode="rehearse"), die_at_event=120)
     assert exit_code(pid) == -signal.SIGKILL
     go_on(out, mode="rehearse")
@@ -163,11 +163,11 @@ def test_real_engines_hold_what_was_promised_and_a_resumed_run_plays_it_anew(
 
 
 def test_a_rule_that_promises_what_is_not_there_is_named(tmp_path: Path) -> None:
-    config = configure("lag_bound=1", "max_steps=2", f"control.version.name={__name__}:Future")
-    wired = Wired(config, tmp_path, env=ChaoticEnvironment(Costs(config.cluster, 0), Chaos(0)))
+    config = configure("lag_bound=1", "max_steps=2", f"control.version_pinning.name={__name__}:Future")
+    wired = Wired(config, tmp_path, env=ChaoticEnvironment(CostModel(config.simulation, 0), Chaos(0)))
     with pytest.raises(StrettoError, match="engine-0 can't promise version 1: it holds"):
         wired.run()
-    assert validate({}).control.version.name == "latest"
+    assert validate({}).control.version_pinning.name == "latest"
 
 
 class Future:

@@ -19,7 +19,7 @@ from stretto.models.load import load_policy, named_weights
 from stretto.observe.metrics import read_metrics
 from stretto.pool.columns import unpack_completions
 from stretto.rollout.types import Request, SamplingParams
-from stretto.runtime.trainer import Trainer
+from stretto.runtime.train_loop import TrainLoop
 from stretto.runtime.workers import inline
 from stretto.runtime.workers.child import _EngineProcess
 from stretto.runtime.workers.requests import pack_requests
@@ -57,9 +57,16 @@ class Engine:
         self.fd = allocate(size)
         self.store = WeightStore(self.fd, size)
         self.wire = Wire()
-        spec = {"threads": 1, "slot_bytes": size, "model_dir": str(model), "seed": 0, "eos_ids": (1,), "canary": True,
-                "keep_versions": False,
-                "engine": EngineConfig(slots=4, max_tokens=64, steps_per_advance=1)}  # fmt: skip
+        spec = {
+            "threads": 1,
+            "slot_bytes": size,
+            "model_dir": str(model),
+            "seed": 0,
+            "eos_ids": (1,),
+            "weight_drift": True,
+            "keep_versions": False,
+            "engine": EngineConfig(max_num_seqs=4, max_model_len=64, decode_steps=1),
+        }
         self.process = _EngineProcess(self.wire, self.fd, spec)  # type: ignore[arg-type]
 
     def load(self, version: int, mode: str = "keep", flip: bool = False) -> Any:
@@ -105,7 +112,7 @@ def test_an_engine_in_the_middle_of_an_update_answers_other_questions_at_once(en
     engine.load(1, "drain")
     assert len(engine.wire.answers()) == 1, "the update waits for the running request"
     engine.process.number = 7
-    engine.process.handle(("partials",))
+    engine.process.handle(("snapshot",))
     number, columns = engine.wire.answers()[-1]
     assert number == 7
     assert [i for i, _ in unpack_completions(columns)] == [1]
@@ -144,7 +151,9 @@ def test_the_canary_grows_with_each_real_update(engine: Engine) -> None:
 
 def test_evaluations_report_how_far_the_engines_are_from_their_first_weights(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "run"
-    start(out, model, REWARD, "max_steps=4", "eval.tasks=4", "eval.every=2", "eval.canary=true", "learner.lr=1e-2")
+    start(
+        out, model, REWARD, "max_steps=4", "eval.tasks=4", "eval.every=2", "eval.weight_drift=true", "learner.lr=1e-2"
+    )
     found = [row["weights/distance_to_initial"] for row in read_metrics(out) if "eval/count" in row]
     assert len(found) == 3
     assert found[0] == 0
@@ -164,14 +173,14 @@ class Recorder:
             self.weights[version] = weights
             return version, weights
 
-        train = Trainer._train
+        train = TrainLoop._train
 
-        async def training(trainer: Trainer, groups: list[Group]) -> None:
+        async def training(loop: TrainLoop, groups: list[Group]) -> None:
             self.trained += [t for group in groups for t in group.trajectories]
-            await train(trainer, groups)
+            await train(loop, groups)
 
         patch.setattr(inline.InlineLearner, "stage", kept)
-        patch.setattr(Trainer, "_train", training)
+        patch.setattr(TrainLoop, "_train", training)
 
 
 class Recomputed:
@@ -225,8 +234,8 @@ def test_behaviour_logp_of_all_trained_tokens_equals_a_recomputation_under_their
 ) -> None:
     record = Recorder(monkeypatch)
     settings = (REWARD, f"control.in_flight={mode}", "max_steps=8", "engine.dtype=float64", "learner.dtype=float64",
-                "learner.lr=3e-2", "sampling.max_new_tokens=24", "engine.steps_per_advance=2",
-                "cluster.step_base_s=0.06", "cluster.publish_s=0.01", "lag_bound=4", "group_size=4")  # fmt: skip
+                "learner.lr=3e-2", "sampling.max_new_tokens=24", "engine.decode_steps=2",
+                "simulation.step_base_s=0.06", "simulation.publish_s=0.01", "lag_bound=4", "group_size=4")  # fmt: skip
     start(tmp_path / "run", model, *settings, mode="rehearse")
     assert_clean(tmp_path / "run", complete=True)
     truth = Recomputed(model, record.weights)
@@ -235,11 +244,13 @@ def test_behaviour_logp_of_all_trained_tokens_equals_a_recomputation_under_their
         versions = trajectory.versions[trajectory.mask]
         mixed += len(np.unique(versions)) > 1
         expected = truth.replayed(trajectory) if mode == "keep" else truth.clean(trajectory)
-        np.testing.assert_allclose(trajectory.logp[trajectory.mask], expected, atol=1e-9, rtol=0)
+        np.testing.assert_allclose(trajectory.logprobs[trajectory.mask], expected, atol=1e-9, rtol=0)
     assert len(record.trained) == 64
     assert (mixed > 5) == (mode in ("keep", "reprefill", "abort"))
     if mode == "keep":
-        assert any(np.abs(truth.clean(t) - t.logp[t.mask]).max() > 1e-4 for t in record.trained), "kept KV does differ"
+        assert any(np.abs(truth.clean(t) - t.logprobs[t.mask]).max() > 1e-4 for t in record.trained), (
+            "kept KV does differ"
+        )
 
 
 @pytest.mark.slow

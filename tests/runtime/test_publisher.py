@@ -12,11 +12,12 @@ from stretto.config.deadlines import Deadlines
 from stretto.control.publish import EveryK, EveryStep
 from stretto.control.view import View
 from stretto.errors import DeadlineError, StrettoError, WeightsError, WorkerError
+from stretto.learner.result import Staging
 from stretto.runtime.clock import VirtualLoop, run_virtual
 from stretto.runtime.events import Event, EventLog
 from stretto.runtime.publish import Publisher
 from stretto.runtime.waits import Waits
-from stretto.runtime.workers.base import EngineHandle, Loaded, Staging
+from stretto.runtime.workers.base import EngineHandle, Loaded
 
 
 class Engine(EngineHandle):
@@ -33,7 +34,7 @@ class Engine(EngineHandle):
         gate = asyncio.get_running_loop().create_future()
         self.gates.append((staged, gate))
         await gate
-        self.opened(staged)
+        self.on_weights_loaded(staged)
         return Loaded(staged, self.log.now())
 
     @property
@@ -56,7 +57,7 @@ class Desk:
         self.log = EventLog(None, loop.time)
         self.log.hear(deciding=[self.view], recording=[self.events.append])
         self.log.emit("RunStart", mode="simulate", lag_bound=3, depth=3, prompts_per_step=1, group_size=1, engines=1,
-                      slots=1, max_steps=5, version=0)  # fmt: skip
+                      max_num_seqs=1, max_steps=5, version=0)  # fmt: skip
         self.engines = [Engine(f"engine-{i}", self.log) for i in range(engines)]
         for engine in self.engines:
             self.log.emit("WorkerUp", worker=engine.name)
@@ -292,6 +293,6 @@ def test_a_load_has_its_deadline_and_draining_has_the_rollouts_besides(in_flight
         await asyncio.sleep(2)
         (error,) = desk.failures
         assert f"waited {seconds} s for engine-0: loading version 0; deadlines.publish_s" in str(error)
-        assert not [e for e in desk.events if e["e"] == "Waiting"], "modelled time: a long load is no news"
+        assert not [e for e in desk.events if e["e"] == "Waiting"], "simulated time: a long load is no news"
 
     virtual(scenario)

@@ -13,7 +13,7 @@ from .dense import Dense
 from .harness import assert_clean, ledger, of, rehearse, worst
 from .leaving import Leaving
 
-ENV = (f"env.name={Dense.__module__}:Dense", "env.digits=1", "cluster.env.kind=lognormal", "cluster.env.mean=0.3")
+ENV = (f"env.name={Dense.__module__}:Dense", "env.digits=1", "simulation.env.kind=lognormal", "simulation.env.mean=0.3")
 
 
 def test_a_seed_replays_byte_for_byte_and_another_one_does_not(model: Path, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_an_environment_that_leaves_fails_its_rollout_and_takes_nobody_along(mod
 def test_any_bound_and_any_number_of_steps_ends_within_the_bound(lag_bound: int, model: Path, tmp_path: Path) -> None:
     for steps in range(1, 6):
         result, events = rehearse(
-            tmp_path / str(steps), model, *ENV, f"lag_bound={lag_bound}", f"max_steps={steps}", "engine.slots=3"
+            tmp_path / str(steps), model, *ENV, f"lag_bound={lag_bound}", f"max_steps={steps}", "engine.max_num_seqs=3"
         )
         assert_clean(events)
         assert result["version"] == result["steps"] == steps
@@ -72,9 +72,18 @@ def test_any_bound_and_any_number_of_steps_ends_within_the_bound(lag_bound: int,
 def test_each_in_flight_mode_keeps_every_invariant(mode: str, model: Path, tmp_path: Path) -> None:
     """A4: generations that span many versions; the oldest token counts."""
     result, events = rehearse(
-        tmp_path / "run", model, *ENV, "lag_bound=3", "max_steps=6", f"control.in_flight={mode}", "engine.slots=3",
-        "cluster.decode_base_s=0.4", "cluster.step_base_s=0.1", "cluster.publish_s=0.01", "sampling.max_new_tokens=10",
-    )  # fmt: skip
+        tmp_path / "run",
+        model,
+        *ENV,
+        "lag_bound=3",
+        "max_steps=6",
+        f"control.in_flight={mode}",
+        "engine.max_num_seqs=3",
+        "simulation.decode_base_s=0.4",
+        "simulation.step_base_s=0.1",
+        "simulation.publish_s=0.01",
+        "sampling.max_new_tokens=10",
+    )
     assert_clean(events)
     assert result["ledger"]["rejected"] == result["ledger"]["cancelled"] == 0
     spans = [len(e["versions"]) for e in of(events, "TrajDone")]
@@ -90,7 +99,7 @@ def test_losses_do_not_depend_on_the_clock_when_the_batches_are_the_same(model: 
     """With real learning, all times doubled."""
     base = ["max_steps=3", "lag_bound=0"]
     once = rehearse(tmp_path / "a", model, *ENV, *base)[0]
-    slow = ["cluster.decode_base_s=0.02", "cluster.step_base_s=1.0", "cluster.env.mean=0.6"]
+    slow = ["simulation.decode_base_s=0.02", "simulation.step_base_s=1.0", "simulation.env.mean=0.6"]
     twice = rehearse(tmp_path / "b", model, *ENV, *base, *slow)[0]
     assert once["weights_sha256"] == twice["weights_sha256"]
     assert twice["virtual_s"] > once["virtual_s"]

@@ -63,21 +63,21 @@ def test_a_restarting_engine_has_no_partial_rollouts_and_nobody_waits_for_them()
         bench = Bench(2)
         engine, (first, second) = bench.engine(max_restarts=1, publish_s=0.05), bench.children
         await up(engine, first)
-        partials = asyncio.create_task(engine.partials())
-        await first.expect("partials")
+        partial_completions = asyncio.create_task(engine.snapshot())
+        await first.expect("snapshot")
         first.die()  # with the question open
-        assert await partials == {}
+        assert await partial_completions == {}
         number = await second.expect("spec")  # and while the next one imports
-        assert await asyncio.wait_for(engine.partials(), 0.04) == {}
+        assert await asyncio.wait_for(engine.snapshot(), 0.04) == {}
         second.answer(number, {})
         await asyncio.sleep(0.02)
-        assert await engine.partials() == {}, "it is up and holds no weights"
+        assert await engine.snapshot() == {}, "it is up and holds no weights"
         load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
         second.answer(await second.expect("load"), (0, 0.0))
         await load
-        partials = asyncio.create_task(engine.partials())
-        second.answer(await second.expect("partials"), pack_completions([]))
-        assert await partials == {}
+        partial_completions = asyncio.create_task(engine.snapshot())
+        second.answer(await second.expect("snapshot"), pack_completions([]))
+        assert await partial_completions == {}
         await bench.close(engine)
 
     asyncio.run(scenario())

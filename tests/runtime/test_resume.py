@@ -20,7 +20,7 @@ from stretto.runtime.workers.inline import InlineLearner
 from .runs import assert_clean, exit_code, forked, go_on, start, trained_groups
 
 BATCH, STEPS, BOUND = 2, 8, 2
-LONG = (f"max_steps={STEPS}", "save_every=2", "sampling.max_new_tokens=16", "engine.steps_per_advance=2")
+LONG = (f"max_steps={STEPS}", "save_every=2", "sampling.max_new_tokens=16", "engine.decode_steps=2")
 
 
 def assert_whole(out: Path) -> list[Event]:
@@ -67,8 +67,8 @@ def test_random_kills_in_a_row_lose_and_repeat_no_prompt(
 
 def test_partial_rollouts_go_on_at_their_last_token_with_their_versions(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "run"
-    settings = (*LONG, "sampling.max_new_tokens=24", "engine.steps_per_advance=1", "save_every=1", "group_size=4",
-                "cluster.step_base_s=0.1")  # fmt: skip
+    settings = (*LONG, "sampling.max_new_tokens=24", "engine.decode_steps=1", "save_every=1", "group_size=4",
+                "simulation.step_base_s=0.1")  # fmt: skip
     pid = forked(lambda: start(out, model, *settings, mode="rehearse"), die_at_event=130)
     assert exit_code(pid) == -signal.SIGKILL
     checkpoint = latest(out / "checkpoints")
@@ -111,7 +111,7 @@ def test_resuming_keeps_full_concurrency(tmp_path: Path, model: Path) -> None:
 
 def test_rehearsal_resumed_from_a_checkpoint_trains_the_same_prompts_in_every_step(tmp_path: Path, model: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    settings = (*LONG, "cluster.env.kind=lognormal", "cluster.env.mean=1.0", "order=submission")
+    settings = (*LONG, "simulation.env.kind=lognormal", "simulation.env.mean=1.0", "order=submission")
     start(whole, model, *settings, mode="rehearse")
     assert exit_code(forked(lambda: start(cut, model, *settings, mode="rehearse"), die_at_event=90)) == -signal.SIGKILL
     go_on(cut, mode="rehearse")
@@ -121,7 +121,7 @@ def test_rehearsal_resumed_from_a_checkpoint_trains_the_same_prompts_in_every_st
 
 def test_a_lower_max_steps_on_resume_cancels_what_can_not_train(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "run"
-    pid = forked(lambda: start(out, model, *LONG, "cluster.step_base_s=0.1", mode="rehearse"), die_at_event=80)
+    pid = forked(lambda: start(out, model, *LONG, "simulation.step_base_s=0.1", mode="rehearse"), die_at_event=80)
     assert exit_code(pid) == -signal.SIGKILL
     checkpoint = latest(out / "checkpoints")
     assert checkpoint is not None
@@ -158,7 +158,7 @@ def test_what_may_not_change_is_refused(tmp_path: Path, model: Path) -> None:
 
 def test_an_interrupt_finishes_the_step_saves_and_the_run_goes_on(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "run"
-    pid = forked(lambda: start(out, model, *LONG, "sampling.max_new_tokens=24", "engine.steps_per_advance=1"))
+    pid = forked(lambda: start(out, model, *LONG, "sampling.max_new_tokens=24", "engine.decode_steps=1"))
     _wait_for_steps(out, 2)
     os.kill(pid, signal.SIGINT)
     assert exit_code(pid) == 130

@@ -16,7 +16,7 @@ from stretto.trajectory import Trajectory
 from .dense import Dense, dense_reward
 from .harness import assert_clean, rehearse
 
-FLOAT32 = ("engine.dtype=float32", "learner.dtype=float32", "max_steps=2", "engine.max_tokens=32")
+FLOAT32 = ("engine.dtype=float32", "learner.dtype=float32", "max_steps=2", "engine.max_model_len=32")
 
 
 @dataclass

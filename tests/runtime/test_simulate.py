@@ -10,8 +10,6 @@ import pytest
 from scipy.stats import ks_2samp
 
 from stretto.checks import check
-from stretto.cluster.costs import Costs
-from stretto.cluster.env import ModelledEnvironment
 from stretto.control.hooks import build_rules
 from stretto.envs.base import Client, Task
 from stretto.errors import ConfigError, DeadlineError, DeadlockError
@@ -19,12 +17,14 @@ from stretto.observe.checker import check_events
 from stretto.observe.metrics import read_metrics
 from stretto.runtime.events import Event
 from stretto.runtime.length import run_length
+from stretto.simulation.costs import CostModel
+from stretto.simulation.env import SimulatedEnvironment
 from stretto.trajectory import Trajectory
 
 from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained, worst
 
-SMALL = ("prompts_per_step=4", "group_size=2", "engine.slots=8", "cluster.prompt_tokens=10",
-         "cluster.lengths.kind=lognormal", "cluster.lengths.mean=40", "cluster.lengths.sigma=0.8")  # fmt: skip
+SMALL = ("prompts_per_step=4", "group_size=2", "engine.max_num_seqs=8", "simulation.prompt_tokens=10",
+         "simulation.lengths.kind=lognormal", "simulation.lengths.mean=40", "simulation.lengths.sigma=0.8")  # fmt: skip
 
 
 @pytest.mark.parametrize("lag_bound", [0, 1, 2, 3, 5])
@@ -43,15 +43,15 @@ def test_any_bound_and_any_number_of_steps_ends_within_the_bound(lag_bound: int,
 def test_long_rollouts_train_as_often_as_they_are_drawn(tmp_path: Path) -> None:
     """A1: durations spread 100x, nothing rejected, trained lengths follow the distribution of the draw."""
     settings = [
-        *SMALL, "lag_bound=2", "max_steps=60", "cluster.lengths.kind=lognormal", "cluster.lengths.sigma=1.1",
-        "cluster.lengths.mean=100", "engine.count=2", "engine.slots=16",
+        *SMALL, "lag_bound=2", "max_steps=60", "simulation.lengths.kind=lognormal", "simulation.lengths.sigma=1.1",
+        "simulation.lengths.mean=100", "engine.count=2", "engine.max_num_seqs=16",
     ]  # fmt: skip
     result, events = simulate(tmp_path / "run", *settings)
     assert result["ledger"]["rejected"] == 0
     ids = set(trained(events))
     lengths = [e["tokens"] for e in of(events, "TrajDone") if e["traj"] in ids]
     assert max(lengths) > 100 * min(lengths)
-    costs = Costs(configure(*settings).cluster, seed=1234)
+    costs = CostModel(configure(*settings).simulation, seed=1234)
     drawn = [costs.length(i, 0) for i in range(4000)]
     assert ks_2samp(lengths, drawn).pvalue > 0.01
     half = len(of(events, "StepStart")) // 2
@@ -64,8 +64,8 @@ def test_long_rollouts_train_as_often_as_they_are_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["keep", "abort"])
 def test_every_request_that_samples_has_its_first_token_in_the_log_once(mode: str, tmp_path: Path) -> None:
     _, events = simulate(
-        tmp_path / "run", *SMALL, "lag_bound=2", "max_steps=6", "cluster.turns=3", f"control.in_flight={mode}",
-        "cluster.env.kind=exponential", "cluster.env.mean=0.5",
+        tmp_path / "run", *SMALL, "lag_bound=2", "max_steps=6", "simulation.turns=3", f"control.in_flight={mode}",
+        "simulation.env.kind=exponential", "simulation.env.mean=0.5",
     )  # fmt: skip
     assert_clean(events)
     first = [pair for e in of(events, "FirstToken") for pair in zip(e["traj"], e["request"], strict=True)]
@@ -95,16 +95,25 @@ def test_generations_that_span_ten_versions_keep_the_bound(tmp_path: Path) -> No
     """A4: the bound is on the oldest token, interrupted or not."""
     for mode in ("keep", "abort"):
         _, events = simulate(
-            tmp_path / mode, "prompts_per_step=1", "group_size=1", "lag_bound=10", "max_steps=60", "engine.slots=32",
-            f"control.in_flight={mode}", "cluster.lengths.kind=lognormal", "cluster.lengths.sigma=1.5",
-            "cluster.lengths.mean=100", "cluster.step_base_s=0.05", "cluster.publish_s=0.01",
-        )  # fmt: skip
+            tmp_path / mode,
+            "prompts_per_step=1",
+            "group_size=1",
+            "lag_bound=10",
+            "max_steps=60",
+            "engine.max_num_seqs=32",
+            f"control.in_flight={mode}",
+            "simulation.lengths.kind=lognormal",
+            "simulation.lengths.sigma=1.5",
+            "simulation.lengths.mean=100",
+            "simulation.step_base_s=0.05",
+            "simulation.publish_s=0.01",
+        )
         assert_clean(events)
         assert max(e["versions"][-1][0] - e["versions"][0][0] for e in of(events, "TrajDone")) == 10
         assert worst(events) == 10
 
 
-class OneFast(ModelledEnvironment):
+class OneFast(SimulatedEnvironment):
     """Group 0 answers at once; each later one takes a while."""
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
@@ -127,10 +136,10 @@ class KeepFirstWaiting:
 def test_time_in_the_pool_ages_a_trajectory(tmp_path: Path) -> None:
     """A5: it waits for three updates and shows staleness 3, all of it from waiting."""
     config = configure(
-        "prompts_per_step=1", "group_size=1", "lag_bound=3", "max_steps=4", "cluster.step_base_s=100",
+        "prompts_per_step=1", "group_size=1", "lag_bound=3", "max_steps=4", "simulation.step_base_s=100",
         f"control.batch.name={__name__}:KeepFirstWaiting",
     )  # fmt: skip
-    events = Wired(config, tmp_path, env=OneFast(Costs(config.cluster, 0))).run()
+    events = Wired(config, tmp_path, env=OneFast(CostModel(config.simulation, 0))).run()
     assert_clean(events)
     last = next(e for e in of(events, "StepStart") if e["groups"] == [0])
     assert last["step"] == 3
@@ -144,11 +153,11 @@ def test_a_rule_that_breaks_the_bound_is_stopped_at_the_step(tmp_path: Path) -> 
     from stretto.errors import InvariantError
 
     config = configure(
-        "prompts_per_step=1", "group_size=1", "lag_bound=1", "max_steps=4", "cluster.step_base_s=100",
+        "prompts_per_step=1", "group_size=1", "lag_bound=1", "max_steps=4", "simulation.step_base_s=100",
         f"control.batch.name={__name__}:KeepFirstWaiting", f"control.admission.name={__name__}:Plenty",
     )  # fmt: skip
     with pytest.raises(InvariantError, match="lag bound is 1"):
-        Wired(config, tmp_path, env=OneFast(Costs(config.cluster, 0))).run()
+        Wired(config, tmp_path, env=OneFast(CostModel(config.simulation, 0))).run()
 
 
 class Plenty:
@@ -195,7 +204,7 @@ def batches(events: list[Event]) -> list[int]:
         (12, 2, (), [4, 4, 4]),
         (3, 1, (), [3]),
         (9, 3, ("depth=0",), [4, 4, 1]),
-        (10, 2, ("order=submission", "cluster.env.kind=exponential", "cluster.env.mean=5"), [4, 4, 2]),
+        (10, 2, ("order=submission", "simulation.env.kind=exponential", "simulation.env.mean=5"), [4, 4, 2]),
         (10, 2, ("control.in_flight=pin", "engine.count=2"), [4, 4, 2]),
         (10, 2, ("max_steps=2",), [4, 4]),
         (10, 1, ("control.publish.name=every-k", "control.publish.k=2"), [4, 4, 2]),
@@ -218,7 +227,7 @@ def test_the_last_batch_is_what_is_left_of_the_data(
 def test_groups_that_fail_leave_a_shorter_last_batch_and_only_that_one(tmp_path: Path) -> None:
     short = 0
     for seed in range(6):
-        config = configure(*SMALL, "lag_bound=2", "max_steps=5", "cluster.failure_probability=0.1", f"seed={seed}",
+        config = configure(*SMALL, "lag_bound=2", "max_steps=5", "simulation.failure_probability=0.1", f"seed={seed}",
                            "workers.replace_failed=0", "control.filter.name=zero-variance")  # fmt: skip
         wired = Wired(config, tmp_path / str(seed), tasks_in_all=20)
         events = wired.run()
@@ -236,7 +245,7 @@ def test_a_short_last_batch_may_be_dropped_and_that_is_said(tmp_path: Path) -> N
     assert batches(wired.run()) == [4, 4]
     said: list[str] = []
     failing = Wired(configure(*SMALL, "lag_bound=2", "max_steps=3", "drop_last=true"), tmp_path, tasks_in_all=10,
-                    says=said.append)  # fmt: skip
+                    on_progress=said.append)  # fmt: skip
     events = failing.run()
     assert_clean(events)
     assert (batches(events), events[-1]["reason"]) == ([4, 4], "data exhausted")
@@ -260,9 +269,9 @@ def test_how_long_a_run_is(epochs: float, size: int, drop_last: bool, expected: 
 
 def test_a_filter_that_drops_everything_is_said_and_named_when_the_learner_gives_up(tmp_path: Path) -> None:
     said: list[str] = []
-    config = configure(*SMALL, "max_steps=2", "control.filter.name=zero-variance", "cluster.reward_probability=1",
-                       "cluster.env.mean=1", "deadlines.batch_s=60")  # fmt: skip
-    wired = Wired(config, tmp_path, says=said.append)
+    config = configure(*SMALL, "max_steps=2", "control.filter.name=zero-variance", "simulation.reward_probability=1",
+                       "simulation.env.mean=1", "deadlines.batch_s=60")  # fmt: skip
+    wired = Wired(config, tmp_path, on_progress=said.append)
     with pytest.raises(DeadlineError, match=r"the last \d\d+ groups were all dropped by control\.filter"):
         wired.run()
     events = wired.events
@@ -314,7 +323,7 @@ def test_metrics_of_a_step_are_those_of_the_batch_it_trained(tmp_path: Path) -> 
     """H3, H4: recomputed from the events alone, beside those of everything that completed."""
     _, events = simulate(
         tmp_path / "run", *SMALL, "lag_bound=3", "max_steps=12", "control.filter.name=zero-variance",
-        "cluster.failure_probability=0.05",
+        "simulation.failure_probability=0.05",
     )  # fmt: skip
     done = {e["traj"]: e for e in of(events, "TrajDone")}
     rows = read_metrics(tmp_path / "run")
@@ -342,7 +351,7 @@ def test_order_of_submission_trains_the_same_batches_whatever_completes_first(tm
     for seed, mean in ((0, 0.1), (1, 30.0)):
         _, events = simulate(
             tmp_path / str(seed), *SMALL, "lag_bound=3", "max_steps=8", "order=submission", f"seed={seed}",
-            "cluster.env.kind=exponential", f"cluster.env.mean={mean}",
+            "simulation.env.kind=exponential", f"simulation.env.mean={mean}",
         )  # fmt: skip
         assert_clean(events)
         orders.append([e["groups"] for e in of(events, "StepStart")])
@@ -352,11 +361,23 @@ def test_order_of_submission_trains_the_same_batches_whatever_completes_first(tm
 @pytest.mark.parametrize("seed", range(50, 58))
 def test_order_of_submission_keeps_the_bound_when_an_engine_serves_an_older_version(tmp_path: Path, seed: int) -> None:
     _, events = simulate(
-        tmp_path / "run", "max_steps=30", "prompts_per_step=1", "group_size=2", "engine.count=3", "engine.slots=3",
-        "lag_bound=2", "order=submission", "control.filter.name=zero-variance", "control.in_flight=drain",
-        f"seed={seed}", "cluster.lengths.kind=lognormal", "cluster.lengths.mean=100", "cluster.lengths.sigma=1.5",
-        "cluster.step_base_s=0.05", "cluster.publish_s=0.3",
-    )  # fmt: skip
+        tmp_path / "run",
+        "max_steps=30",
+        "prompts_per_step=1",
+        "group_size=2",
+        "engine.count=3",
+        "engine.max_num_seqs=3",
+        "lag_bound=2",
+        "order=submission",
+        "control.filter.name=zero-variance",
+        "control.in_flight=drain",
+        f"seed={seed}",
+        "simulation.lengths.kind=lognormal",
+        "simulation.lengths.mean=100",
+        "simulation.lengths.sigma=1.5",
+        "simulation.step_base_s=0.05",
+        "simulation.publish_s=0.3",
+    )
     assert_clean(events)
     trained = [g for e in of(events, "StepStart") for g in e["groups"]]
     assert trained == sorted(trained)
@@ -381,7 +402,7 @@ def test_a_drain_ends_when_its_last_rows_are_given_up(tmp_path: Path) -> None:
     _, events = simulate(
         tmp_path / "run", "max_steps=20", "lag_bound=1000", "control.in_flight=drain", "control.admission.name=slots",
         "control.pool.name=drop-oldest", "control.batch.name=fifo", "prompts_per_step=4", "group_size=4",
-        "engine.slots=64", "cluster.lengths.mean=50",
+        "engine.max_num_seqs=64", "simulation.lengths.mean=50",
     )  # fmt: skip
     assert events[-1]["reason"] == "done"
     assert_clean(events)

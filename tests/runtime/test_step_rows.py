@@ -23,7 +23,7 @@ from stretto.learner.learner import Learner
 from stretto.learner.turns import by_turn
 from stretto.objectives import get
 from stretto.pool.columns import pack
-from stretto.pool.late import LateQueue, Promise, with_late
+from stretto.pool.late import DelayedRewards, PendingReward, with_late
 from stretto.trajectory import Trajectory
 
 from . import runs
@@ -105,8 +105,8 @@ def test_nothing_is_lost_or_told_twice(shapes: list[list[tuple[bool, int]]]) -> 
 
 
 def test_rows_that_come_back_for_a_late_reward_are_split_too() -> None:
-    queue = LateQueue(9)
-    queue.add(Promise(TALK, 0.0))
+    queue = DelayedRewards(9)
+    queue.add(PendingReward(TALK, 0.0))
     queue.take([4])
     queue.step_ended([4], 1)
     queue.mature(4, 0.75)
@@ -208,8 +208,8 @@ def test_what_a_row_of_one_turn_cannot_tell_is_refused() -> None:
         check(configure(turn, 'objective={name="tis", baseline="none"}'))
     with pytest.raises(ConfigError, match="complete trajectories only"):
         check(configure(turn, "objective.name=klpo"))
-    with pytest.raises(ConfigError, match=r"control\.chunk"):
-        check(configure(turn, "objective.name=asyncwebrl", f"control.chunk.name={__name__}:Half"))
+    with pytest.raises(ConfigError, match=r"control\.loss_mask"):
+        check(configure(turn, "objective.name=asyncwebrl", f"control.loss_mask.name={__name__}:Half"))
     check(configure(turn, "objective.name=asyncwebrl"))
 
 
@@ -242,7 +242,7 @@ def test_the_tool_environment_trains_by_turns(agent: Path, tmp_path: Path, monke
     _, events = rehearse(
         tmp_path / "run", agent, f"env.name={__name__}:Talkative", "env.digits=1", "objective.name=asyncwebrl",
         "learner.rows=turn", "learner.minibatches=2", "max_steps=5", "lag_bound=2", "group_size=4",
-        "sampling.max_new_tokens=6", "engine.max_tokens=48", "logging.rollouts_per_step=2",
+        "sampling.max_new_tokens=6", "engine.max_model_len=48", "logging.rollouts_per_step=2",
     )  # fmt: skip
     assert_clean(events)
     assert max(map(max, steps)) > 2, "some trajectories have several turns"

@@ -64,7 +64,7 @@ def test_numbers() -> None:
 
 
 def test_none_unsets_an_option_and_is_a_choice_where_it_is_one() -> None:
-    adaptive, plain = parse_arms("sao[alpha=none,lam=0.9],decoupled-ppo[correction=none]")
+    adaptive, plain = parse_arms("sao[alpha=none,gae_lambda=0.9],decoupled-ppo[correction=none]")
     config = load_config("stale", adaptive.settings("none"))
     assert get("sao", **config.objective.options).alpha is None
     assert get("decoupled-ppo", **load_config("stale", plain.settings("none")).objective.options).correction == "none"

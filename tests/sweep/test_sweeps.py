@@ -20,8 +20,8 @@ from stretto.sweep.compare import Comparison, Point, check_exact, collapse_of, c
 from stretto.sweep.report import markdown, write_report
 
 TINY = (
-    "max_steps=6", "prompts_per_step=2", "group_size=4", "eval.every=3", "eval.tasks=4", "warm_start.accuracy=0",
-    "warm_start.hidden=8", "warm_start.layers=1", "warm_start.intermediate=8",
+    "max_steps=6", "prompts_per_step=2", "group_size=4", "eval.every=3", "eval.tasks=4", "sft.accuracy=0",
+    "sft.hidden=8", "sft.layers=1", "sft.intermediate=8",
 )  # fmt: skip
 
 
@@ -103,13 +103,15 @@ def test_what_would_spoil_a_comparison_is_refused(comparison: tuple[Comparison, 
 
 
 def test_slow_rollouts_keep_the_lag_exact(tmp_path: Path) -> None:
-    slow = [*TINY, "cluster.decode_base_s=5", "engine.slots=2"]
+    slow = [*TINY, "simulation.decode_base_s=5", "engine.max_num_seqs=2"]
     result = compare("stale", slow, parse_arms("grpo"), [2], [0], tmp_path / "out", jobs=1)
     assert result.records[0]["exact_lag"]
 
 
 def test_a_run_that_fails_is_recorded_and_counts_as_collapsed(tmp_path: Path) -> None:
-    cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("cluster.decode_base_s=5", "deadlines.batch_s=0.1", "lag_bound=0"))
+    cell = Cell(
+        {"arm": "x", "lag": 0, "seed": 0}, ("simulation.decode_base_s=5", "deadlines.batch_s=0.1", "lag_bound=0")
+    )
     (record,) = run_cells("stale", TINY, [cell], tmp_path / "out", jobs=1)
     assert "batch" in record["error"]
     assert collapsed(record)

@@ -44,7 +44,7 @@ def evaluate(
         if not data.exists():
             raise DataError(f"--data {data}: no such file or directory")
         settings.append(f"env.eval_path={json.dumps(str(data.absolute()))}")
-    result = play(find(policy, settings, recipe, err.print), samples=samples, says=err.print)
+    result = play(find(policy, settings, recipe, err.print), samples=samples, on_progress=err.print)
     if as_json:
         print(json.dumps({"policy": str(policy), **result}))
         return

@@ -154,7 +154,7 @@ def rehearse(
 ) -> None:  # fmt: skip
     """Train as on a cluster that you don't have. Sampling and updates are real, durations come from a model.
 
-    The clock is virtual, so waiting costs nothing, and a seed replays a run event for event (cluster.* says how long
+    The clock is virtual, so waiting costs nothing, and a seed replays a run event for event (simulation.* says how long
     things take).
     """
     _start("rehearse", source, overrides, as_json, dry_run, resume)
@@ -167,7 +167,7 @@ def simulate(
 ) -> None:  # fmt: skip
     """Plan a run: how fast would it be on other hardware? Nothing is computed.
 
-    Lengths, rewards and durations are drawn from cluster.*; staleness, idle time and throughput come out.
+    Lengths, rewards and durations are drawn from simulation.*; staleness, idle time and throughput come out.
     """
     _start("simulate", source, overrides, as_json, dry_run, resume)
 
@@ -195,7 +195,7 @@ def log(run: RunDir, event: EventName = None) -> None:
     """Print a run's event log, one JSON object a line (what they mean: docs/loop.md)."""
     from stretto.runtime.logfile import stream_events
 
-    for line in stream_events(run):
+    for line in stream_events(run, any_format=True):
         if event is None or line["e"] == event:
             print(json.dumps(line, separators=(",", ":")))
 

@@ -37,17 +37,17 @@ def _pipeline(c: RunConfig) -> Iterator[str]:
             f"depth = {c.depth:g} is more than lag_bound = {c.lag_bound}: batches so far ahead could "
             "never train in time. Raise lag_bound or lower depth"
         )
-    if c.engine.max_tokens < c.sampling.max_new_tokens + 1:
+    if c.engine.max_model_len < c.sampling.max_new_tokens + 1:
         yield (
             f"sampling.max_new_tokens = {c.sampling.max_new_tokens} does not fit into "
-            f"engine.max_tokens = {c.engine.max_tokens} together with a prompt"
+            f"engine.max_model_len = {c.engine.max_model_len} together with a prompt"
         )
 
 
 def _workers(c: RunConfig) -> Iterator[str]:
     restart = c.workers.on_engine_crash == "restart"
     chosen = {"control.in_flight = 'pin'": c.control.in_flight == "pin",
-              "control.version.name = 'pinned'": c.control.version.name == "pinned"}  # fmt: skip
+              "control.version_pinning.name = 'pinned'": c.control.version_pinning.name == "pinned"}  # fmt: skip
     for setting in (setting for setting, pins in chosen.items() if pins and restart):
         yield (
             f"workers.on_engine_crash = 'restart' can't go with {setting}: a restarted engine has lost the versions "
@@ -89,10 +89,10 @@ def _learner(c: RunConfig) -> Iterator[str]:
 
 
 def _tiny(c: RunConfig) -> Iterator[str]:
-    w = c.warm_start
+    w = c.sft
     if c.model == "tiny" and (w.hidden % (2 * w.heads) or w.heads % w.kv_heads):
         yield (
-            f"warm_start: hidden = {w.hidden} must be an even multiple of heads = {w.heads}, and heads a multiple of "
+            f"sft: hidden = {w.hidden} must be an even multiple of heads = {w.heads}, and heads a multiple of "
             f"kv_heads = {w.kv_heads}"
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stretto.config.sections import LENGTHS
+from stretto.config.simulation import LENGTHS
 from stretto.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def _of(section: str, names: str) -> tuple[str, ...]:
 
 def _law(section: str) -> tuple[Idle, Idle]:
     def law(c: RunConfig) -> Any:
-        return getattr(c.cluster, section) or LENGTHS
+        return getattr(c.simulation, section) or LENGTHS
 
-    where = f"cluster.{section}"
+    where = f"simulation.{section}"
     return (
         Idle(_of(where, "sigma"), lambda c: None if law(c).kind == "lognormal" else
              f"{where}.kind = {law(c).kind!r} has no such parameter, only 'lognormal' has"),
@@ -45,14 +45,14 @@ def _law(section: str) -> tuple[Idle, Idle]:
     )  # fmt: skip
 
 
-def _warm_start(c: RunConfig) -> str | None:
-    return None if c.warm_start.accuracy > 0 else "warm_start.accuracy = 0 leaves random weights: there is no start"
+def _sft(c: RunConfig) -> str | None:
+    return None if c.sft.accuracy > 0 else "sft.accuracy = 0 leaves random weights: there is no start"
 
 
 BESIDE = (
-    Idle(("warm_start",), lambda c: None if c.model == "tiny" else
+    Idle(("sft",), lambda c: None if c.model == "tiny" else
          f"model = {c.model!r} comes with its weights; only 'tiny' is built here"),
-    Idle(_of("warm_start", "max_steps batch lr"), _warm_start),
+    Idle(_of("sft", "max_steps batch lr"), _sft),
     Idle(_of("learner.lora", "alpha dropout noisy_ratio targets"), lambda c: None if c.learner.lora.rank else
          "learner.lora.rank = 0 trains all weights, without adapters"),
     Idle(_of("learner.lora", "noisy_ratio"), lambda c: None if c.learner.lora.dropout or not c.learner.lora.rank else
@@ -67,7 +67,7 @@ BESIDE = (
          "workers.on_engine_crash = 'stop' restarts nothing"),
     Idle(_of("deadlines", "startup_s shutdown_s"), lambda c: None if c.workers.kind == "process" else
          "workers.kind = 'inline' starts and ends no worker"),
-    Idle(_of("eval", "every temperature at_start canary"), lambda c: None if c.eval.tasks else
+    Idle(_of("eval", "every temperature at_start weight_drift"), lambda c: None if c.eval.tasks else
          "eval.tasks = 0: no evaluation takes place"),
     Idle(_of("logging", "wandb_project"), lambda c: None if c.logging.wandb else
          "logging.wandb = false sends nothing to Weights & Biases"),
@@ -76,26 +76,28 @@ BESIDE = (
 """Idle beside other settings, whatever the command."""
 
 _PROCESSES = _of("workers", "kind own_cores on_engine_crash max_restarts") + _of("deadlines", "startup_s shutdown_s")
-_DRAWN = _of("cluster", "turns lengths prompt_tokens reward_probability")
+_SAMPLED = _of("simulation", "turns lengths prompt_tokens reward_probability")
 _NO_TOKENS = (
-    "model", "reward", "reward_options", "env", "objective", "learner", "warm_start", "eval", "save_partial",
+    "model", "reward", "reward_options", "env", "objective", "learner", "sft", "eval", "save_partial",
     *_of("workers", "threads scoring_processes"), *_of("sampling", "temperature top_p top_k stop"),
-    *_of("engine", "dtype steps_per_advance forward top_logp draws"), *_of("deadlines", "score_s late_s"),
+    *_of("engine", "dtype decode_steps forward top_logprobs sampled_logprobs"), *_of("deadlines", "score_s late_s"),
     "logging.rollouts_per_step",
 )  # fmt: skip
 
 COMMANDS: Mapping[str, Mapping[tuple[str, ...], str]] = {
-    "train": {("cluster",): "`stretto train` runs on real hardware; cluster.* models it for rehearse and simulate"},
+    "train": {
+        ("simulation",): "`stretto train` runs on real hardware; simulation.* models it for rehearse and simulate"
+    },
     "rehearse": {
         _PROCESSES: "`stretto rehearse` computes in one process",
-        _DRAWN: "`stretto rehearse` samples; only simulate draws",
+        _SAMPLED: "`stretto rehearse` samples; only `stretto simulate` reads it",
     },
     "simulate": {
         _PROCESSES: "`stretto simulate` computes nothing and has no workers",
         _NO_TOKENS: "`stretto simulate` computes nothing: no model, no tokens, no rewards but drawn ones",
-        ("cluster.late",): "`stretto simulate` has no late rewards",
+        ("simulation.late",): "`stretto simulate` has no late rewards",
     },
-}  # fmt: skip
+}
 """Idle under a command: keys and why."""
 
 
@@ -104,10 +106,10 @@ def idle(config: RunConfig, mode: str | None = None) -> dict[str, str]:
     whatever the command."""
     found = {key: why for row in reversed(BESIDE) if (why := row.why(config)) for key in row.keys}
     if mode == "simulate":  # lengths follow the recipe's limits unless they are given
-        if config.cluster.lengths is not None:
-            found["sampling.max_new_tokens"] = "cluster.lengths says which lengths are drawn"
-        if config.cluster.prompt_tokens is not None:
-            found["engine.max_tokens"] = "cluster.prompt_tokens says how long prompts are"
+        if config.simulation.lengths is not None:
+            found["sampling.max_new_tokens"] = "simulation.lengths says which lengths are drawn"
+        if config.simulation.prompt_tokens is not None:
+            found["engine.max_model_len"] = "simulation.prompt_tokens says how long prompts are"
     return found | {key: why for keys, why in COMMANDS.get(mode or "", {}).items() for key in keys}
 
 

@@ -111,7 +111,7 @@ class LearnerConfig(Section):
         description="A row of a batch: a whole trajectory, or one turn (an unbroken run of policy tokens) with all "
         "before it as context. Rows of one trajectory stay together in mini- and micro-batches.",
     )
-    passes: int = Field(1, ge=1, description="Passes over each batch.")
+    epochs: int = Field(1, ge=1, description="Passes over each batch.")
     minibatches: int = Field(1, ge=1, description="Optimizer steps per pass; whole groups each.")
     micro_batch_tokens: int = Field(16384, ge=1, description="Padded tokens per forward pass; no effect on results.")
     dtype: Literal["float32", "float64"] = Field("float32", description="Parameters and optimizer.")

@@ -22,8 +22,9 @@ from stretto.config.combinations import contradictions
 from stretto.config.idle import check_idle, without_idle
 from stretto.config.paths import anchor, names_object
 from stretto.config.schema import RunConfig
-from stretto.config.sections import LENGTHS, Component, Law
-from stretto.errors import ConfigError, nearest
+from stretto.config.sections import Component
+from stretto.config.simulation import LENGTHS, Distribution
+from stretto.errors import ConfigError, did_you_mean
 
 _QUOTES = """; texts in a list have quotes, and the whole has some for the shell: 'env.operators=["+", "-"]'"""
 _ELSEWHERE = {
@@ -60,7 +61,7 @@ def read_source(source: str) -> dict[str, Any]:
 def _read_file(source: str) -> str:
     try:
         if not Path(source).is_file():
-            raise ConfigError(f"{source!r} is neither a file nor a recipe; {nearest(source, recipe_names())}")
+            raise ConfigError(f"{source!r} is neither a file nor a recipe; {did_you_mean(source, recipe_names())}")
         return Path(source).read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source}: not valid TOML: byte {error.start} is not UTF-8; save it as UTF-8") from error
@@ -179,7 +180,7 @@ def _fill_defaults(table: dict[str, Any], model: type[BaseModel]) -> None:
         section = _model_of(field.annotation)
         if section is Component and field.default_factory is not None:
             inner.setdefault("name", field.default_factory().name)  # type: ignore[call-arg]
-        elif section is Law:
+        elif section is Distribution:
             default = field.get_default(call_default_factory=True)
             for name, value in (LENGTHS if default is None else default).model_dump().items():
                 inner.setdefault(name, value)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from stretto.components import Registry, options_of
 from stretto.config.sections import Component
 from stretto.errors import ConfigError, StrettoError
-from stretto.kernel.trial import try_modules
+from stretto.kernel.probe import probe_imports
 
 T = TypeVar("T")
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 def build_component(registry: Registry[T], spec: Component, where: str, needs: tuple[str, ...]) -> T:
     """The component of ``spec``; ``needs``: names that its class must have. Raises ``ConfigError``."""
     check_component(registry, spec, where, needs)
-    with foreign(f"{where}.name", spec.name):
+    with plugin_errors(f"{where}.name", spec.name):
         return registry.build(spec.name, spec.options, where)
 
 
 def check_component(registry: Registry[Any], spec: Component, where: str, needs: tuple[str, ...]) -> None:
     """Raise ``ConfigError`` unless ``spec`` names a class that has ``needs`` and may take its options."""
-    with foreign(f"{where}.name", spec.name):
+    with plugin_errors(f"{where}.name", spec.name):
         component: Any = registry.find(spec.name, f"{where}.name")
     if ":" in spec.name:
         if not inspect.isclass(component):
@@ -36,17 +36,17 @@ def check_component(registry: Registry[Any], spec: Component, where: str, needs:
         raise ConfigError(f"{where}: unknown option {next(iter(spec.options))!r}; {spec.name!r} has no options")
 
 
-def try_users_modules(config: Any, mode: str) -> None:
+def probe_user_modules(config: Any, mode: str) -> None:
     """Let another process import the modules that ``config`` names, before this one does: ``ConfigError`` says what
     one raised, that it ended its process, or that it hangs, and where."""
     wanted = [(f"control.{hook}.name", rule.name) for hook, rule in config.control if isinstance(rule, Component)]
     if mode != "simulate":
         wanted += [("env.name", config.env.name), ("objective.name", config.objective.name)]
-    try_modules([(setting, name, "") for setting, name in wanted if ":" in name])
+    probe_imports([(setting, name, "") for setting, name in wanted if ":" in name])
 
 
 @contextlib.contextmanager
-def foreign(setting: str, name: str | None) -> Iterator[None]:
+def plugin_errors(setting: str, name: str | None) -> Iterator[None]:
     """Whatever the user's own module raises while it is imported or its class built becomes one ``ConfigError``."""
     try:
         yield

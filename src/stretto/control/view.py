@@ -133,7 +133,7 @@ class View:
         self.depth = event["depth"]
         self.batch = event["prompts_per_step"]
         self.group_size = event["group_size"]
-        self.slots = event["engines"] * event["slots"]
+        self.slots = event["engines"] * event["max_num_seqs"]
         self.max_steps = event["max_steps"]
         self.version = event["version"]
         self.tasks, self.drop_last = event.get("tasks"), event.get("drop_last", False)

@@ -38,7 +38,7 @@ class Arithmetic(ExactAnswer):
         """Pairs of operands, for each operator."""
         return self._span**2 * len(self.operators)
 
-    def draw(self, *counters: int) -> str:
+    def sample_problem(self, *counters: int) -> str:
         """``a+b`` or the like, uniformly."""
         bits = mix(*counters)
         a, bits = bits % self._span, bits // self._span

@@ -95,8 +95,8 @@ class Data(PromptOptions, SingleTurn):
 
     def check_prompts(self, room: int) -> list[str]:
         """Raise ``DataError`` for the first row whose prompt can't be encoded or is longer than ``room`` tokens (what
-        ``engine.max_tokens`` leaves) or ``max_prompt_tokens``. Rows that can't be too long aren't encoded, but for one
-        of each shape: hardly any tokenizer makes more tokens than bytes. Returns what is worth saying."""
+        ``engine.max_model_len`` leaves) or ``max_prompt_tokens``. Rows that can't be too long aren't encoded, but for
+        one of each shape: hardly any tokenizer makes more tokens than bytes. Returns what is worth saying."""
         self._room = room
         limit = min(room, self.max_prompt_tokens or room)
         around = len(self._ids(self._train[0])) if self.uses_chat else 8
@@ -156,8 +156,8 @@ class Data(PromptOptions, SingleTurn):
             )
         if self._room is not None and len(ids) > self._room:
             raise DataError(
-                f"{row.where}: prompt of {len(ids)} tokens, and engine.max_tokens = {self._room + 1} must hold it and "
-                "at least one new token; shorten or remove the row, or raise engine.max_tokens"
+                f"{row.where}: prompt of {len(ids)} tokens, and engine.max_model_len = {self._room + 1} must hold it "
+                "and at least one new token; shorten or remove the row, or raise engine.max_model_len"
             )
         return ids
 

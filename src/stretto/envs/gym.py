@@ -20,7 +20,7 @@ from stretto.envs.numbers import find, only_number
 from stretto.envs.prompts import PromptOptions
 from stretto.envs.single_turn import SingleTurn
 from stretto.envs.verifiers import Score, normalize, score
-from stretto.errors import ConfigError, DataError, nearest
+from stretto.errors import ConfigError, DataError, did_you_mean
 from stretto.models.tokenizer import LightTokenizer
 from stretto.trajectory import Ints
 
@@ -153,7 +153,7 @@ def data_set(name: str, options: bytes) -> Any:
     except ImportError as error:
         raise ConfigError("env.name = 'reasoning-gym' needs: pip install reasoning-gym") from error
     if name not in DATASETS:
-        raise ConfigError(f"env.dataset: unknown data set {name!r}; {nearest(name, DATASETS)}")
+        raise ConfigError(f"env.dataset: unknown data set {name!r}; {did_you_mean(name, DATASETS)}")
     try:
         return reasoning_gym.create_dataset(name, seed=0, size=_ITEMS, **orjson.loads(options))
     except (TypeError, AssertionError, ValueError) as error:

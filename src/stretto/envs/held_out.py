@@ -29,7 +29,7 @@ class HeldOut(ABC):
         return None
 
     @abstractmethod
-    def draw(self, *counters: int) -> str:
+    def sample_problem(self, *counters: int) -> str:
         """A problem: a function of the counters."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class HeldOut(ABC):
     def task(self, index: int) -> Task:
         """Training problem ``index``: a function of (seed, index); never a held-out one."""
         attempt = 0
-        while self.is_held_out(problem := self.draw(self.seed, index, attempt)):
+        while self.is_held_out(problem := self.sample_problem(self.seed, index, attempt)):
             attempt += 1
         return self.task_of(index, problem)
 
@@ -59,7 +59,7 @@ class HeldOut(ABC):
         for attempt in range(attempts if self.space is None else min(40 * self.space, attempts)):
             if len(found) >= n:
                 break
-            problem = self.draw(self.eval_stream, attempt)
+            problem = self.sample_problem(self.eval_stream, attempt)
             if self.is_held_out(problem):
                 found[problem] = None
         return [self.task_of(-1 - i, problem) for i, problem in enumerate(found)]

@@ -36,7 +36,7 @@ class Reverse(ExactAnswer):
         """All words of this length."""
         return self.letters**self.length
 
-    def draw(self, *counters: int) -> str:
+    def sample_problem(self, *counters: int) -> str:
         """A word, uniformly."""
         return "".join(_LETTERS[mix(*counters, place) % self.letters] for place in range(self.length))
 

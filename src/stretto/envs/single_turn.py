@@ -76,7 +76,7 @@ class SingleTurn:
         answer = [*self.tokenizer.encode_inside(spelt(task.answer)).tolist(), *self.tokenizer.eos_ids[:1]]
         return prompt + answer, [False] * len(prompt) + [True] * len(answer)
 
-    def worked(self, index: int) -> tuple[list[int], list[bool]]:
+    def demonstration(self, index: int) -> tuple[list[int], list[bool]]:
         """Training task ``index`` with its answer: (tokens, mask)."""
         return self.worked_answer(self.task(index))
 

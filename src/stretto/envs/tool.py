@@ -86,7 +86,7 @@ class ToolAgent(HeldOut):
         """A generator has no epochs."""
         return None
 
-    def draw(self, *counters: int) -> str:
+    def sample_problem(self, *counters: int) -> str:
         """Terms with operators between them, each from a counter of its own."""
         parts = [str(self._low + mix(*counters, 0) % self._span)]
         for k in range(1, self.terms):
@@ -136,7 +136,7 @@ class ToolAgent(HeldOut):
             wait = self.wait_median_s * (2.0 * (1.0 - uniform)) ** -self.wait_sigma
         return min(wait, self.wait_max_s)
 
-    def worked(self, index: int) -> tuple[list[int], list[bool]]:
+    def demonstration(self, index: int) -> tuple[list[int], list[bool]]:
         """Training task ``index`` played perfectly: (tokens, mask), the tool's tokens unmasked."""
         task = self.task(index)
         tokens = task.prompt.tolist()

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from stretto.components import Registry, load_object, split_path
 from stretto.envs.base import LateClient
 from stretto.errors import ConfigError, DataError, DeadlineError, WorkerError, origin
-from stretto.kernel.trial import try_modules
+from stretto.kernel.probe import probe_imports
 
 
 class Verifier(Protocol):
@@ -41,7 +41,7 @@ def make_verifier(kind: str, options: Mapping[str, Any] | None = None) -> Verifi
     if options:
         raise ConfigError(f"reward_options: reward = {kind!r} is a function and takes none")
     split_path(kind, "reward")
-    try_modules([("reward", kind, "stretto.envs.verifiers:user_function")])
+    probe_imports([("reward", kind, "stretto.envs.verifiers:user_function")])
     return UserFunction(kind)
 
 

@@ -19,19 +19,16 @@ _QUANTILES = (0.05, 0.5, 0.95)
 
 OWN = declare(
     __name__,
-    Metric(Section.POLICY, "log_ratio/{q05,q50,q95} ratio/{mean,q05,q50,q95}", "nats, ratio",
-           "mean and quantiles over the batch's tokens", "0 and 1 on policy; spread within ± 0.5",
-           "grows: lower `learner.lr`, then L"),
+    Metric(Section.POLICY, "log_ratio/{q05,q50,q95} ratio/{mean,std,max,q05,q50,q95}", "nats, ratio",
+           "moments and quantiles over the batch's tokens, before any clip",
+           "0 and 1 on policy; spread within ± 0.5, `ratio/std` at most 1", "grows: lower `learner.lr`, then L"),
     Metric(Section.POLICY, "log_ratio/{q05,q50,q95}@<bin> ratio/{mean,q05,q50,q95}@<bin>", "nats, ratio",
            "the same for tokens of one staleness (0, 1-3, 4-7, 8-15, 16-31, 32-63, 64+)",
            "wider where staler; `ratio/mean@0` is 1 up to 1e-5 in float32", "at 0: as `mismatch/kl`"),
     Metric(Section.POLICY, "mismatch/kl", "nats", "KL(engine, learner) on tokens of staleness 0: arithmetic alone",
            "**exact**: 0 up to rounding, with the built-in engine (float32 1e-11, bfloat16 1e-3); a warning above 1e-2",
            "weights differ, another distribution was sampled, or adapters have dropout"),
-    Metric(Section.POLICY, "off_policy/ess", "share",
-           "effective sample size of the plain ratios, over their number", "above 0.3",
-           "few samples carry the update"),
-    Metric(Section.POLICY, "gate/zero_gradient/{positive,negative}", "share",
+    Metric(Section.POLICY, "clip_fraction/{positive,negative}", "share",
            "tokens with A > 0, A < 0 that get no gradient", "the two alike",
            "the objective learns from one side alone"),
     Metric(Section.POLICY, "scale/imbalance", "", "signed over absolute pull of the batch's rows, from -1 to 1",
@@ -65,11 +62,11 @@ class Diagnostics:
         return (self._logp - self._batch.logp_behavior).exp().float().numpy()
 
     def report(self) -> dict[str, float]:
-        """* ``ratio/q05``, ``q50``, ``q95`` and ``log_ratio/...``, over all tokens and ``@<bin>`` of staleness;
-        * ``off_policy/ess``: effective sample size of the plain ratios over their number;
+        """* ``ratio/mean``, ``q05``, ``q50``, ``q95`` and ``log_ratio/...``, over all tokens and ``@<bin>`` of
+        staleness; ``ratio/std`` and ``ratio/max`` over all tokens;
         * ``mismatch/kl``: K3 estimate of KL(engine || trainer) on tokens of staleness 0, nats;
-        * ``gate/zero_gradient/positive``, ``/negative``: share of tokens with A > 0 and A < 0 that the objective gives
-          no gradient (clipped or masked);
+        * ``clip_fraction/positive``, ``/negative``: share of tokens with A > 0 and A < 0 that the objective gives no
+          gradient (clipped or masked);
         * ``scale/imbalance``: sum A l / sum |A| l, l a row's mean negative log-probability (ASymPO, arXiv 2606.03070),
           ``scale/nll_ratio``: mean l of rows with A < 0 over that of rows with A > 0.
 
@@ -80,7 +77,7 @@ class Diagnostics:
             noted = noted & (self._batch.trained_at < 0)[:, None]
         if not bool(noted.any()):
             return {}
-        return OWN.checked(self._ratios(noted) | self._gates(noted) | self._scales(noted))
+        return OWN.checked(self._ratios(noted) | self._clipped(noted) | self._scales(noted))
 
     def _ratios(self, noted: Tensor) -> dict[str, float]:
         batch = self._batch
@@ -89,7 +86,7 @@ class Diagnostics:
         d = (self._logp[noted].double() - batch.logp_behavior[noted].double()).numpy()
         out = _spread(d, "")
         r = np.exp(np.clip(d, -40, 40))
-        out["off_policy/ess"] = float(r.sum() ** 2 / (d.size * np.square(r).sum()))
+        out["ratio/std"], out["ratio/max"] = float(r.std()), float(r.max())
         if batch.versions is not None:
             age = (batch.version - batch.versions[noted]).numpy()
             place = np.digitize(age, STALENESS_EDGES) - 1
@@ -100,12 +97,12 @@ class Diagnostics:
                 out["mismatch/kl"] = float(np.mean(np.expm1(fresh) - fresh))
         return out
 
-    def _gates(self, noted: Tensor) -> dict[str, float]:
+    def _clipped(self, noted: Tensor) -> dict[str, float]:
         out = {}
         pull, a = self._pull[noted], self._advantages[noted]
         for name, chosen in (("positive", a > 0), ("negative", a < 0)):
             if bool(chosen.any()):
-                out[f"gate/zero_gradient/{name}"] = float((pull[chosen] == 0).double().mean())
+                out[f"clip_fraction/{name}"] = float((pull[chosen] == 0).double().mean())
         return out
 
     def _scales(self, noted: Tensor) -> dict[str, float]:

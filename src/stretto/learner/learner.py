@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ from stretto.batch import TokenBatch
 from stretto.config.learner import LearnerConfig
 from stretto.errors import CheckpointError, ConfigError, InvariantError, NonFiniteError, WeightsError
 from stretto.kernel.metrics import joined
-from stretto.learner.blame import bad_row
 from stretto.learner.collapse import CollapseWatch
 from stretto.learner.diagnostics import Diagnostics
 from stretto.learner.minibatches import minibatch_rows
+from stretto.learner.nonfinite import bad_row
 from stretto.learner.old_policy.build import build_route
 from stretto.learner.optimizer import Optimizer
 from stretto.learner.prepare import Preparation
 from stretto.learner.randomness import seeded
+from stretto.learner.result import StepResult
 from stretto.learner.schedule import policy_rate
 from stretto.learner.scores import Scorer
 from stretto.learner.state import old_policy_tensors, read_state, restore_old_policy, write_state
@@ -39,28 +40,10 @@ from stretto.objectives.metrics import Metrics
 log = logging.getLogger("stretto")
 
 
-@dataclass(frozen=True)
-class StepResult:
-    """What a step did. ``skipped``: the gradient was non-finite; weights and optimizer are as before, ``version``
-    too, and ``reason`` says which parameter and row. Of a step that wasn't skipped, ``reason`` is a warning.
-    ``metrics`` by the names of the metric dictionary."""
-
-    version: int
-    skipped: bool
-    metrics: dict[str, float] = field(default_factory=dict)
-    reason: str | None = None
-    ratio: np.ndarray[Any, Any] | None = field(default=None, compare=False)
-    """[B,T] float32, current over behaviour probability at the start of the step; NaN off the policy's tokens and in
-    rows that a later optimizer step trained first. From ``step``: flat [sum(length)], as its columns."""
-    fill_s: float = field(default=0.0, compare=False)
-    """Wall seconds that filling ``logp_old`` took, and ``fill_tokens``, the tokens that were read for it."""
-    fill_tokens: int = 0
-
-
 class Learner:
     """AdamW on an objective. Knows nothing about which.
 
-    ``version`` counts completed steps. A step makes ``passes`` x ``minibatches`` optimizer steps of whole groups
+    ``version`` counts completed steps. A step makes ``epochs`` x ``minibatches`` optimizer steps of whole groups
     each; micro-batches only bound memory. Everything random depends on (seed, version).
     """
 
@@ -117,7 +100,7 @@ class Learner:
         """Train on a batch."""
         inner = [
             rows
-            for index in range(self.config.passes)
+            for index in range(self.config.epochs)
             for rows in minibatch_rows(batch, self.config.minibatches, self.seed, self.version, index)
         ]
         prepared = self._preparation.prepare(batch, len(inner))

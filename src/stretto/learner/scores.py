@@ -22,15 +22,16 @@ from stretto.models.lora import attach_lora, check_adapters
 from stretto.models.prefix import PolicyStates
 from stretto.models.value import ValueHead, ValueNetwork
 
-ALTERNATIVES = {"draws": ("mc_logp", "mc_tokens"), "head": ("head_logp", "head_tokens")}
+ALTERNATIVES = {"sampled": ("sampled_logprobs", "sampled_tokens"), "top": ("top_logprobs", "top_tokens")}
 """What an objective may need beside the sampled token: the keyword of its call, and the batch's field of token ids."""
 
 
 @dataclass
 class Scores:
     """``logp`` [B,T] with gradient, 0 where masked; ``entropy`` [n] of the n policy tokens, detached; ``values``
-    [B,T] or None: value t is that of the state before token t. ``alternatives``: ``mc_logp`` [B,T,M] and ``head_logp``
-    [B,T,K] with gradient, 0 where masked, if asked for: those of ``batch.mc_tokens`` and ``batch.head_tokens``."""
+    [B,T] or None: value t is that of the state before token t. ``alternatives``: ``sampled_logprobs`` [B,T,M] and
+    ``top_logprobs`` [B,T,K] with gradient, 0 where masked, if asked for: those of ``batch.sampled_tokens`` and
+    ``batch.top_tokens``."""
 
     logp: Tensor
     entropy: Tensor
@@ -108,7 +109,7 @@ class Scorer:
         self, batch: TokenBatch, *, values: bool, policy_alone: bool = True, alternatives: Collection[str] = ()
     ) -> Scores:
         """Score the policy tokens. ``policy_alone`` False: critic warm-up, no gradient reaches the policy.
-        ``alternatives``: of ``draws``, ``head``, those recorded tokens to score as well, from the same softmax."""
+        ``alternatives``: of ``sampled``, ``top``, those recorded tokens to score as well, from the same softmax."""
         (tokens,) = batch.need("tokens")
         target = policy_positions(batch.mask)
         others = {name: batch.need(field)[0] for need, (name, field) in ALTERNATIVES.items() if need in alternatives}

@@ -29,7 +29,7 @@ OWN = declare(
     Metric(Section.LEARNER, "entropy/behavior", "nats/token", "of the distribution that was sampled from",
            "as `entropy`"),
     Metric(Section.LEARNER, "grad_norm critic/grad_norm", "", "gradient norm before clipping",
-           "within 3 times its median", "peaks come before a divergence: `is_ratio/max` of that step"),
+           "within 3 times its median", "peaks come before a divergence: `ratio/max` of that step"),
     Metric(Section.LEARNER, "intake/nonfinite_tokens", "tokens",
            "left out for a log-probability that isn't finite", "0", "the engine: its numbers, its sampling"),
     Metric(Section.LEARNER, "critic/explained_variance", "share", "1 - Var(return - value) / Var(return)",

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stretto.errors import ConfigError, DataError, nearest
+from stretto.errors import ConfigError, DataError, did_you_mean
 from stretto.models.backend import check_unmarked, marked
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def check_variables(template: str, variables: Mapping[str, Any], tools: bool) ->
             known = sorted(reads - _OURS)
             raise ConfigError(
                 f"env.chat_template_kwargs.{name}: the chat template doesn't read it; "
-                + (nearest(name, known) if known else "it reads nothing but messages and tools")
+                + (did_you_mean(name, known) if known else "it reads nothing but messages and tools")
             )
     if tools and "tools" not in reads:
         raise ConfigError("env.tools is set, but the chat template doesn't read `tools`: put them into a system prompt")

@@ -20,7 +20,7 @@ def check_fit(config: RunConfig) -> None:
     directory = Path(config.model).expanduser()
     setting = f"model = {config.model!r}"
     description = built_in or json.loads((directory / "config.json").read_text())
-    check_reach(description, config.engine.max_tokens, setting)
+    check_reach(description, config.engine.max_model_len, setting)
     if lora.rank and lora.targets != ["all-linear"]:
         check_targets(LLAMA_MODULES if built_in else modules_of(directory), lora.targets, config.model)
 

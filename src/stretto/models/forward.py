@@ -1,6 +1,6 @@
 """What an engine needs of a model: parameters by their Transformers names, prefill and decode on a row cache.
 
-The cache is one buffer per layer, [rows, max_tokens, width]: at each position the keys of all heads, then the
+The cache is one buffer per layer, [rows, max_model_len, width]: at each position the keys of all heads, then the
 values of all heads. ``KVShape`` gives the widths. A position that was never written holds zeros.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from stretto.errors import ConfigError, WeightsError, nearest
+from stretto.errors import ConfigError, WeightsError, did_you_mean
 from stretto.models.reach import check_reach, description_of
 
 
@@ -106,26 +106,26 @@ def check_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Any], 
 
 
 def _hint(name: str, parameters: Mapping[str, Tensor]) -> str:
-    hint = nearest(name, parameters)
+    hint = did_you_mean(name, parameters)
     return hint if len(hint) < 400 else hint[:400] + " ..."
 
 
-def build_forward(model: Any, kind: str, dtype: torch.dtype, max_tokens: int) -> Forward:
+def build_forward(model: Any, kind: str, dtype: torch.dtype, max_model_len: int) -> Forward:
     """The forward pass for ``model``: ``fast``, ``transformers``, or ``auto`` (fast where it exists).
 
     Raises ``ConfigError`` if ``fast`` is asked for and the model isn't supported, or if the model can't read rows of
-    ``max_tokens``.
+    ``max_model_len``.
     """
     from stretto.models.generic import GenericForward
     from stretto.models.llama import LlamaForward
     from stretto.models.llama_like import unsupported
 
     if kind not in ("auto", "fast", "transformers"):
-        raise ConfigError(f"engine.forward = {kind!r}; {nearest(kind, ('auto', 'fast', 'transformers'))}")
-    check_reach(description_of(model.config), max_tokens, type(model).__name__)
+        raise ConfigError(f"engine.forward = {kind!r}; {did_you_mean(kind, ('auto', 'fast', 'transformers'))}")
+    check_reach(description_of(model.config), max_model_len, type(model).__name__)
     reason = unsupported(model)
     if kind == "fast" and reason is not None:
         raise ConfigError(f"engine.forward = 'fast' can't run this model: {reason}. Use 'auto' or 'transformers'")
     if kind == "transformers" or reason is not None:
-        return GenericForward(model, dtype, max_tokens)
-    return LlamaForward(model, dtype, max_tokens)
+        return GenericForward(model, dtype, max_model_len)
+    return LlamaForward(model, dtype, max_model_len)

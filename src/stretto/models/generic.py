@@ -74,12 +74,12 @@ class GenericForward:
     sliding window get a mask of their own.
     """
 
-    def __init__(self, model: Any, dtype: torch.dtype, max_tokens: int) -> None:
+    def __init__(self, model: Any, dtype: torch.dtype, max_model_len: int) -> None:
         self.name = type(model).__name__
         description = description_of(model.config)
         self._window = window_of(description)
         self._by_kind = bool(description.get("layer_types"))
-        self._refuse(description, max_tokens)
+        self._refuse(description, max_model_len)
         self.model = model.to(dtype).eval()
         self.dtype = dtype
         self.vocab = int(model.config.vocab_size)
@@ -90,7 +90,7 @@ class GenericForward:
         self._aliases = self._tied_names()
         try:
             self.kv_shapes = self._probe()
-            error = self._error(self._lengths(max_tokens))
+            error = self._error(self._lengths(max_model_len))
         except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as e:
             raise ConfigError(f"engine: {self.name} can't run on a cache of rows: {e}. Take another model") from e
         if not error <= {torch.float64: 1e-6, torch.float32: 1e-3}.get(dtype, 0.1):
@@ -99,20 +99,20 @@ class GenericForward:
                 "it would sample from another distribution than its own. Take another model"
             )
 
-    def _refuse(self, description: Mapping[str, Any], max_tokens: int) -> None:
+    def _refuse(self, description: Mapping[str, Any], max_model_len: int) -> None:
         kinds = set(description.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
         if kinds:
             raise ConfigError(f"engine: {self.name} has layers of kind {sorted(kinds)}; only attention is supported")
-        if self._window is not None and self._window < max_tokens and description.get("attention_layers"):
+        if self._window is not None and self._window < max_model_len and description.get("attention_layers"):
             raise ConfigError(  # these windows are counted from the end of the longest row
-                f"engine.max_tokens = {max_tokens} exceeds the window of the local layers of {self.name} "
-                f"({self._window}): set engine.max_tokens = {self._window} or less"
+                f"engine.max_model_len = {max_model_len} exceeds the window of the local layers of {self.name} "
+                f"({self._window}): set engine.max_model_len = {self._window} or less"
             )
 
-    def _lengths(self, max_tokens: int) -> tuple[int, int]:
+    def _lengths(self, max_model_len: int) -> tuple[int, int]:
         """Of the two rows of the check: one that fills a window that rows may exceed, and a short one."""
-        window = self._window if self._window is not None and self._window < max_tokens else 0
-        return min(max_tokens, max(8, window + 2)), min(max_tokens, 3)
+        window = self._window if self._window is not None and self._window < max_model_len else 0
+        return min(max_model_len, max(8, window + 2)), min(max_model_len, 3)
 
     def _tied_names(self) -> dict[str, str]:
         first = {id(p): name for name, p in self._parameters.items()}

@@ -67,7 +67,7 @@ class _Place:
 class LlamaForward:
     """Packed weights of a Llama-like model, with ``prefill`` and ``decode`` (see ``models.forward.Forward``)."""
 
-    def __init__(self, model: Any, dtype: torch.dtype, max_tokens: int) -> None:
+    def __init__(self, model: Any, dtype: torch.dtype, max_model_len: int) -> None:
         config, attention = model.config, model.model.layers[0].self_attn
         self.dtype = dtype
         self.vocab = int(config.vocab_size)
@@ -84,14 +84,14 @@ class LlamaForward:
         self.kv_shapes = [KVShape(self.kv_heads, self.head_dim, self.head_dim)] * int(config.num_hidden_layers)
         self._aliases = {"lm_head.weight": "model.embed_tokens.weight"} if self.tied else {}
         inverse = model.model.rotary_emb.inv_freq.float()
-        angles = torch.arange(max_tokens).float()[:, None] * inverse  # float32, as the model's own rotary module
+        angles = torch.arange(max_model_len).float()[:, None] * inverse  # float32, as the model's own rotary module
         part = torch.float64 if dtype is torch.float64 else torch.float32
         scale = float(model.model.rotary_emb.attention_scaling)  # YaRN's
         cos, sin = ((x * scale).to(dtype).to(part) for x in (angles.cos(), angles.sin()))
         self._cis = torch.complex(cos, sin)
         self._every_rotation: Tensor | None = None
-        if max_tokens * (self.heads + 2 * self.kv_heads) * self.head_dim <= ROTATIONS:
-            self._every_rotation = self._expanded(torch.arange(max_tokens))
+        if max_model_len * (self.heads + 2 * self.kv_heads) * self.head_dim <= ROTATIONS:
+            self._every_rotation = self._expanded(torch.arange(max_model_len))
         self._allocate(int(config.intermediate_size), attention.q_proj.bias is not None)
         self.copy_in(dict(model.named_parameters()))
 

@@ -72,13 +72,13 @@ def _rotations(d: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from (part for part in table.values() if isinstance(part, Mapping))
 
 
-def check_reach(description: Mapping[str, Any], max_tokens: int, name: str) -> None:
-    """Raise ``ConfigError`` if rows of ``max_tokens`` tokens are more than the model ``name`` can read."""
+def check_reach(description: Mapping[str, Any], max_model_len: int, name: str) -> None:
+    """Raise ``ConfigError`` if rows of ``max_model_len`` tokens are more than the model ``name`` can read."""
     reach = reach_of(description)
-    if reach is not None and max_tokens > reach.tokens:
+    if reach is not None and max_model_len > reach.tokens:
         raise ConfigError(
-            f"engine.max_tokens = {max_tokens} is more than {name} can read: {reach.why}. Set engine.max_tokens = "
-            f"{reach.tokens} or less"
+            f"engine.max_model_len = {max_model_len} is more than {name} can read: {reach.why}. Set "
+            f"engine.max_model_len = {reach.tokens} or less"
         )
 
 

@@ -22,7 +22,7 @@ def resolve_model(config: RunConfig, env: Any, progress: Progress = print) -> Pa
     if config.model == "tiny":
         from stretto.models.tiny import build_tiny
 
-        return build_tiny(config.warm_start, env, seed=config.seed, progress=progress)
+        return build_tiny(config.sft, env, seed=config.seed, progress=progress)
     if config.model == "smollm2":
         from stretto.models.smollm2 import build_smollm2
 
@@ -37,7 +37,7 @@ def find_model(config: RunConfig, env: Any) -> Path | None:
     if config.model == "tiny":
         from stretto.models.tiny import tiny_path
 
-        built = tiny_path(config.warm_start, env, seed=config.seed)
+        built = tiny_path(config.sft, env, seed=config.seed)
     elif config.model == "smollm2":
         from stretto.models.smollm2 import smollm2_path
 

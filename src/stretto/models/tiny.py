@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from stretto.components import options_of
-from stretto.config.sections import WarmStart
+from stretto.config.sections import SFT
 from stretto.errors import ConfigError, DataError
 from stretto.models.reach import BUILT_IN
 from stretto.models.tokenizer import LightTokenizer, alphabet_of, char_tokenizer, light_tokenizer
@@ -39,35 +39,35 @@ def cache_root() -> Path:
     return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "stretto"
 
 
-def cache_key(warm_start: WarmStart, env: Any, seed: int) -> str:
+def cache_key(sft: SFT, env: Any, seed: int) -> str:
     """Hash of everything that decides the weights."""
     options = {name: getattr(env, name) for name in options_of(type(env))}
     kind = f"{type(env).__module__}:{type(env).__qualname__}"
-    settings = [RECIPE, warm_start.model_dump(), kind, options, alphabet_of(env), seed, torch.__version__]
+    settings = [RECIPE, sft.model_dump(), kind, options, alphabet_of(env), seed, torch.__version__]
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def tiny_path(warm_start: WarmStart, env: Any, cache_dir: Path | None = None, seed: int = 0) -> Path:
+def tiny_path(sft: SFT, env: Any, cache_dir: Path | None = None, seed: int = 0) -> Path:
     """Where the cache has this model, once it is built."""
-    return (cache_dir or cache_root()) / f"tiny-{cache_key(warm_start, env, seed)}"
+    return (cache_dir or cache_root()) / f"tiny-{cache_key(sft, env, seed)}"
 
 
 def build_tiny(
-    warm_start: WarmStart,
+    sft: SFT,
     env: Any,
     cache_dir: Path | None = None,
     seed: int = 0,
     progress: Progress = print,
 ) -> Path:
     """A Transformers directory with the tiny model, warm-started on ``env`` (left as it is), from the cache if it
-    was built before. Raises ``DataError`` when the accuracy isn't reached within ``warm_start.max_steps``."""
-    target = tiny_path(warm_start, env, cache_dir, seed)
+    was built before. Raises ``DataError`` when the accuracy isn't reached within ``sft.max_steps``."""
+    target = tiny_path(sft, env, cache_dir, seed)
     root = target.parent
     if (target / "model.safetensors").is_file():
         return target
-    if warm_start.accuracy > 0 and not hasattr(env, "worked"):
+    if sft.accuracy > 0 and not hasattr(env, "demonstration"):
         raise ConfigError(
-            f"environment {type(env).__name__} has no worked answers for a warm start: set warm_start.accuracy = 0 "
+            f"environment {type(env).__name__} has no worked answers for a warm start: set sft.accuracy = 0 "
             "(random weights) or give another model"
         )
     root.mkdir(parents=True, exist_ok=True)
@@ -75,14 +75,14 @@ def build_tiny(
     try:
         char_tokenizer(alphabet_of(env)).save_pretrained(work)
         tokenizer = light_tokenizer(work)
-        model = make_model(warm_start, tokenizer, seed)
-        record: dict[str, Any] = {"seed": seed, **warm_start.model_dump()}
-        if warm_start.accuracy > 0:
+        model = make_model(sft, tokenizer, seed)
+        record: dict[str, Any] = {"seed": seed, **sft.model_dump()}
+        if sft.accuracy > 0:
             own = copy.copy(env)
             own.bind(tokenizer, seed)
-            record |= warm(model, own, warm_start, progress)
+            record |= warm(model, own, sft, progress)
         model.save_pretrained(work)
-        (work / "warm_start.json").write_text(json.dumps(record, indent=1))
+        (work / "sft.json").write_text(json.dumps(record, indent=1))
         _rename(work, target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -97,16 +97,16 @@ def _rename(work: Path, target: Path) -> None:
             raise
 
 
-def make_model(warm_start: WarmStart, tokenizer: LightTokenizer, seed: int) -> Any:
+def make_model(sft: SFT, tokenizer: LightTokenizer, seed: int) -> Any:
     """Random weights from ``seed``: LlamaForCausalLM with tied embeddings."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=warm_start.hidden, intermediate_size=warm_start.intermediate,
-        num_hidden_layers=warm_start.layers, num_attention_heads=warm_start.heads,
-        num_key_value_heads=warm_start.kv_heads, **BUILT_IN["tiny"], tie_word_embeddings=True,
+        vocab_size=tokenizer.vocab_size, hidden_size=sft.hidden, intermediate_size=sft.intermediate,
+        num_hidden_layers=sft.layers, num_attention_heads=sft.heads,
+        num_key_value_heads=sft.kv_heads, **BUILT_IN["tiny"], tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_id, bos_token_id=None, eos_token_id=tokenizer.eos_ids[0],
-        initializer_range=0.5 / warm_start.hidden**0.5,
+        initializer_range=0.5 / sft.hidden**0.5,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -125,7 +125,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def warm(model: Any, env: Any, warm_start: WarmStart, progress: Progress = print) -> dict[str, Any]:
+def warm(model: Any, env: Any, sft: SFT, progress: Progress = print) -> dict[str, Any]:
     """Supervised steps on worked training answers until their expected sampled accuracy is reached.
 
     Sampled accuracy is computed, not estimated by sampling: the mean over tasks of the probability of the worked
@@ -133,12 +133,12 @@ def warm(model: Any, env: Any, warm_start: WarmStart, progress: Progress = print
     """
     with _one_thread():
         started = time.process_time()
-        check = collate([env.worked(i) for i in range(_CHECK_TASKS)])
-        optimizers = _optimizers(model, warm_start.lr)
+        check = collate([env.demonstration(i) for i in range(_CHECK_TASKS)])
+        optimizers = _optimizers(model, sft.lr)
         accuracy, step = 0.0, 0
-        for step in range(1, warm_start.max_steps + 1):
-            first = step * warm_start.batch
-            batch = collate([env.worked(i) for i in range(first, first + warm_start.batch)])
+        for step in range(1, sft.max_steps + 1):
+            first = step * sft.batch
+            batch = collate([env.demonstration(i) for i in range(first, first + sft.batch)])
             logp = answer_logp(model, batch)
             loss = -logp.sum() / batch[1].sum()
             loss.backward()
@@ -153,13 +153,13 @@ def warm(model: Any, env: Any, warm_start: WarmStart, progress: Progress = print
                 seconds = time.process_time() - started
                 progress(
                     f"warm start: step {step}, loss {loss.item():.3f}, sampled accuracy {accuracy:.3f} "
-                    f"of {warm_start.accuracy:g}, {seconds:.0f} s"
+                    f"of {sft.accuracy:g}, {seconds:.0f} s"
                 )
-                if accuracy >= warm_start.accuracy:
+                if accuracy >= sft.accuracy:
                     return {"steps": step, "sampled_accuracy": accuracy, "cpu_s": round(seconds, 1)}
     raise DataError(
-        f"warm start: sampled accuracy {accuracy:.3f} after {step} steps, below warm_start.accuracy = "
-        f"{warm_start.accuracy:g}; raise warm_start.max_steps or warm_start.hidden, or lower the accuracy"
+        f"warm start: sampled accuracy {accuracy:.3f} after {step} steps, below sft.accuracy = "
+        f"{sft.accuracy:g}; raise sft.max_steps or sft.hidden, or lower the accuracy"
     )
 
 

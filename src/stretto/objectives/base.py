@@ -38,9 +38,9 @@ class Objective:
 
     Options: ``baseline`` group | leave-one-out | none (returns) | gae (needs a critic); ``std``: divide by the
     group's standard deviation (group, leave-one-out) or standardise over the step's tokens (none, gae);
-    ``aggregation`` with ``max_length`` for ``const``; ``gamma``, ``lam`` of returns and GAE, ``critic_lam`` of the
-    critic's targets (default ``lam``), ``value_clip`` of the critic loss. ``aliases``: the formulas' symbols for
-    options, understood wherever options are given (``e_l`` is ``clip_low``).
+    ``aggregation`` with ``max_length`` for ``const``; ``gamma``, ``gae_lambda`` of returns and GAE,
+    ``critic_gae_lambda`` of the critic's targets (default ``gae_lambda``), ``value_clip`` of the critic loss.
+    ``aliases``: the formulas' symbols for options, understood wherever options are given (``e_l`` is ``clip_low``).
 
     ``needs``: what the learner must provide, a subset of
 
@@ -50,8 +50,8 @@ class Objective:
     * ``gate``: the same for ``advantages`` alone, which then leave out rows that the method rejects;
     * ``statistics``: ``batch.statistics`` whenever the optimizer step is split into micro-batches;
     * ``old``: ``batch.logp_old``, by one of the old-policy routes;
-    * ``draws``, ``head``: ``mc_logp`` / ``head_logp`` in the call, at the alternatives that the engine recorded; the
-      attribute of that name says how many (``head`` None: the whole vocabulary);
+    * ``sampled``, ``top``: ``sampled_logprobs`` / ``top_logprobs`` in the call, at the alternatives that the engine
+      recorded; the attribute of that name says how many (``top`` None: the whole vocabulary);
     * ``late``: ``batch.reward_slow`` and its company: rewards that arrive after their trajectory trained.
 
     ``corrects``: stale data is corrected for. ``whole``: a row must be a complete trajectory, drawn from the whole
@@ -64,8 +64,8 @@ class Objective:
     aggregation: Aggregation = "token-mean"
     max_length: int | None = None
     gamma: float = 1.0
-    lam: float = 1.0
-    critic_lam: float | None = None
+    gae_lambda: float = 1.0
+    critic_gae_lambda: float | None = None
     value_clip: float | None = None
 
     corrects: ClassVar[bool] = True
@@ -96,8 +96,8 @@ class Objective:
             self.require(self.max_length >= 1, f"max_length = {self.max_length} must be at least 1")
         if self.value_clip is not None:
             self.require(self.value_clip > 0, f"value_clip = {self.value_clip} must be above 0")
-        unit = 0 <= self.gamma <= 1 and 0 <= self.lam <= 1 and 0 <= (self.critic_lam or 0) <= 1
-        self.require(unit, "gamma, lam and critic_lam must lie in [0, 1]")
+        unit = 0 <= self.gamma <= 1 and 0 <= self.gae_lambda <= 1 and 0 <= (self.critic_gae_lambda or 0) <= 1
+        self.require(unit, "gamma, gae_lambda and critic_gae_lambda must lie in [0, 1]")
 
     def require(self, holds: bool, what: str) -> None:
         """``ConfigError`` that names the objective, unless ``holds``."""
@@ -114,7 +114,9 @@ class Objective:
         """Options that do nothing in a run as the others are set, each with the reason: setting one is an error."""
         if "values" in self.needs:
             return {}
-        found = dict.fromkeys(("lam", "critic_lam", "value_clip"), "there is no critic (objective.baseline = 'gae')")
+        found = dict.fromkeys(
+            ("gae_lambda", "critic_gae_lambda", "value_clip"), "there is no critic (objective.baseline = 'gae')"
+        )
         return found if self.baseline == "none" else found | {"gamma": "a group's baseline discounts nothing"}
 
     def advantages(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
@@ -128,7 +130,7 @@ class Objective:
                 return group_advantages(batch, self.std, self.baseline == "leave-one-out", members)
             batch = self.present(batch)
             if self.baseline == "gae":
-                raw = gae(batch, self.gamma, self.lam)
+                raw = gae(batch, self.gamma, self.gae_lambda)
             else:
                 raw = discounted_returns(batch, self.gamma)
             if not self.std:
@@ -145,8 +147,8 @@ class Objective:
         batch = self.present(batch)
         (values,) = batch.need("values")
         with torch.no_grad():
-            lam = self.lam if self.critic_lam is None else self.critic_lam
-            return torch.where(batch.mask, values + gae(batch, self.gamma, lam), 0.0)
+            gae_lambda = self.gae_lambda if self.critic_gae_lambda is None else self.critic_gae_lambda
+            return torch.where(batch.mask, values + gae(batch, self.gamma, gae_lambda), 0.0)
 
     def statistics(self, batch: TokenBatch, logp: Tensor) -> dict[str, Tensor]:
         """What ``token_loss`` must know of the whole optimizer step: scalars, [B] or [B,T], detached. ``logp``: the

@@ -26,7 +26,7 @@ class Brace(CorrectedValues, Clipped):
     G_s = V_s + sum_{t=s}^{j-1} gamma^{t-s} (prod_{i=s}^{t-1} c_i) rho_t (r_t + gamma V_{t+1} - V_t)
     + (prod_{i=s}^{j-1} c_i) (sum_{t>=j} gamma^{t-s} r_t - gamma^{j-s} V_j), j = min(s + k, T).
 
-    Residuals are corrected over a window of ``k`` policy tokens (rho = min(rho_bar, w), c = lam min(c_bar, w), w =
+    Residuals are corrected over a window of ``k`` policy tokens (rho = min(rho_bar, w), c = lambda min(c_bar, w), w =
     policy at the start of the step / behaviour); beyond it one constant weight carries the realised return, so the
     reward reaches every position. k = 0 is Monte Carlo; k >= T is V-trace but for the last residual's weight, 1.
 
@@ -48,10 +48,12 @@ class Brace(CorrectedValues, Clipped):
         super().__post_init__()
         self.require(self.k >= 0, f"k = {self.k} must be at least 0")
         self.require(self.rho_bar > 0 and self.c_bar > 0, "rho_bar and c_bar must be above 0")
-        self.require(self.critic_lam is None, "targets and advantages share lam: leave critic_lam out")
+        self.require(
+            self.critic_gae_lambda is None, "targets and advantages share gae_lambda: leave critic_gae_lambda out"
+        )
 
     def estimate(self, batch: TokenBatch, w: Tensor) -> tuple[Tensor, Tensor]:
-        return brace(batch, w, self.k, self.rho_bar, self.c_bar, self.gamma, self.lam)
+        return brace(batch, w, self.k, self.rho_bar, self.c_bar, self.gamma, self.gae_lambda)
 
     def normalised(self, advantages: Tensor, mask: Tensor) -> Tensor:
         return whitened(advantages, mask) if self.std else advantages

@@ -26,24 +26,24 @@ class COPC(CorrectedValues):
 
     With omega = clip(w, c_lo, c_hi), w = policy at the start of the step / behaviour, delta = r_t + gamma V_{t+1} - V_t
 
-    * ``residual``: A_t = omega_t delta_t + gamma lam A_{t+1}; E = A;
-    * ``continuation``: A_t = delta_t + gamma lam E_{t+1}, E_t = omega_t delta_t + gamma lam E_{t+1};
-    * ``trace``: A_t = delta_t + gamma lam omega_{t+1} A_{t+1}, E_t = omega_t A_t.
+    * ``residual``: A_t = omega_t delta_t + gamma lambda A_{t+1}; E = A;
+    * ``continuation``: A_t = delta_t + gamma lambda E_{t+1}, E_t = omega_t delta_t + gamma lambda E_{t+1};
+    * ``trace``: A_t = delta_t + gamma lambda omega_{t+1} A_{t+1}, E_t = omega_t A_t.
 
-    The critic's targets are V + E with ``lam_return`` (that is ``critic_lam``). The paper publishes the structure, not
-    its equations, and no thresholds: the three modes, [0.5, 2] for both ``clip`` and ``keep``, and gamma = lam = 1 are
-    [inferred]. ``residual`` is the literal reading, yet counts the own action's ratio twice; ``trace`` with raw ratios
-    is unbiased whatever the critic. Sweep ``clip`` and ``keep`` jointly. ``ppo_clip`` (e_l, e_h): PPO's min and clip on
-    top of the mask; off by default [inferred].
+    The critic's targets are V + E with ``lam_return`` (that is ``critic_gae_lambda``). The paper publishes the
+    structure, not its equations, and no thresholds: the three modes, [0.5, 2] for both ``clip`` and ``keep``, and gamma
+    = lambda = 1 are [inferred]. ``residual`` is the literal reading, yet counts the own action's ratio twice; ``trace``
+    with raw ratios is unbiased whatever the critic. Sweep ``clip`` and ``keep`` jointly. ``ppo_clip`` (e_l, e_h): PPO's
+    min and clip on top of the mask; off by default [inferred].
     """
 
     residual_mode: ResidualMode = "residual"
     clip: tuple[float, float] = (0.5, 2.0)
     keep: tuple[float, float] = (0.5, 2.0)
-    critic_lam: float | None = 1.0
+    critic_gae_lambda: float | None = 1.0
     ppo_clip: tuple[float, float] | None = None
 
-    aliases: ClassVar[dict[str, tuple[str, ...]]] = CorrectedValues.aliases | {"lam_return": ("critic_lam",)}
+    aliases: ClassVar[dict[str, tuple[str, ...]]] = CorrectedValues.aliases | {"lam_return": ("critic_gae_lambda",)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,9 +65,9 @@ class COPC(CorrectedValues):
 
     def estimate(self, batch: TokenBatch, w: Tensor) -> tuple[Tensor, Tensor]:
         (values,) = batch.need("values")
-        a, e = copc(batch, w, self.residual_mode, self.clip, self.gamma, self.lam)
-        lam_return = self.lam if self.critic_lam is None else self.critic_lam
-        if lam_return != self.lam:
+        a, e = copc(batch, w, self.residual_mode, self.clip, self.gamma, self.gae_lambda)
+        lam_return = self.gae_lambda if self.critic_gae_lambda is None else self.critic_gae_lambda
+        if lam_return != self.gae_lambda:
             e = copc(batch, w, self.residual_mode, self.clip, self.gamma, lam_return)[1]
         return torch.where(batch.mask, values.detach() + e, 0.0), a
 

@@ -37,9 +37,9 @@ class KLPO(Objective):
     ``route`` ``token`` (default): -mean_B sum_t sg(R - beta ell_t) (logp_t - C_t). ``sequence``: D = sg(R - beta sum_t
     (ell_t + k_t)), -mean_B D sum_t (logp_t + k_t), the gradient of mean D^2 / (2 beta). ``estimator``:
 
-    * ``mc`` (default): C_t = mean_j mc_logp_j at ``M`` draws, iid with replacement from the sampler at that prefix
-      and independent of the rollout. Sequence route, M >= 2: D_j has -(mc_logp_j - mc_logp_behavior_j) for k, and
-      column j's score meets the mean of the other columns' D. Draws that several steps reuse are a fixed surrogate.
+    * ``mc`` (default): C_t = mean_j logp_j at ``M`` independent samples, with replacement from the sampler at that
+      prefix and independent of the rollout. Sequence route, M >= 2: D_j has -(logp_j - logp_behavior_j) for k, and
+      column j's score meets the mean of the other columns' D. Samples that several steps reuse are a fixed surrogate.
     * ``full``: C_t = sum_v q log p; k the KL over the whole vocabulary.
     * ``topk``: C_t = sum_H sg(q - rho p) log p over the sampler's ``K`` likeliest tokens, rho = q_tail / p_tail, tails
       at least ``tail_floor``; k the KL in which all others are one token. Approximate.
@@ -85,7 +85,7 @@ class KLPO(Objective):
     @property
     def needs(self) -> frozenset[str]:
         """What the estimator looks at beside the sampled token."""
-        return frozenset({"mc": {"draws"}, "full": {"head"}, "topk": {"head"}, "binary": set[str]()}[self.estimator])
+        return frozenset({"mc": {"sampled"}, "full": {"top"}, "topk": {"top"}, "binary": set[str]()}[self.estimator])
 
     @property
     def idle(self) -> dict[str, str]:
@@ -95,12 +95,12 @@ class KLPO(Objective):
         return super().idle | {name: why for name, users in of.items() if self.estimator not in users}
 
     @property
-    def draws(self) -> int:
-        """Draws per position that the engine must record, if ``needs`` says so."""
+    def sampled(self) -> int:
+        """Independent samples per position that the engine must record, if ``needs`` says so."""
         return self.M
 
     @property
-    def head(self) -> int | None:
+    def top(self) -> int | None:
         """Likeliest tokens per position that the engine must record, if ``needs`` says so; None: all."""
         return None if self.estimator == "full" else self.K
 
@@ -117,22 +117,22 @@ class KLPO(Objective):
         values: Tensor | None = None,
         advantages: Tensor | None = None,
         *,
-        mc_logp: Tensor | None = None,
-        head_logp: Tensor | None = None,
+        sampled_logprobs: Tensor | None = None,
+        top_logprobs: Tensor | None = None,
     ) -> Loss:
-        """The loss. ``mc_logp`` [B,T,M] and ``head_logp`` [B,T,K] (``full``: K = V), with gradient like ``logp``: the
-        current log-probabilities of the tokens whose sampler side are ``batch.mc_logp_behavior`` and
-        ``batch.head_logp_behavior``. ``DataError`` if one is missing or doesn't fit."""
+        """The loss. ``sampled_logprobs`` [B,T,M] and ``top_logprobs`` [B,T,K] (``full``: K = V), with gradient like
+        ``logp``: the current log-probabilities of the tokens whose sampler side are ``batch.sampled_logp_behavior`` and
+        ``batch.top_logp_behavior``. ``DataError`` if one is missing or doesn't fit."""
         if batch.trajectories != batch.rows:
             raise DataError(
                 f"klpo: {batch.rows} rows of {batch.trajectories} trajectories; a row must be a complete trajectory"
             )
         batch, logp, values, a = self.prepared(batch, logp, values, advantages)
         pair = None
-        if "draws" in self.needs:
-            pair = _pair(batch, "mc_logp", mc_logp, logp.dtype)
-        elif "head" in self.needs:
-            pair = _pair(batch, "head_logp", head_logp, logp.dtype)
+        if "sampled" in self.needs:
+            pair = _pair(batch, "sampled", sampled_logprobs, logp.dtype)
+        elif "top" in self.needs:
+            pair = _pair(batch, "top", top_logprobs, logp.dtype)
         flat = _Flat.of(batch, logp, a, pair)
         score, surprise, omega = self._parts(flat)
         if self.route == "token":
@@ -235,8 +235,9 @@ class _Flat:
 def _pair(batch: TokenBatch, name: str, current: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Current (with gradient) and sampler log-probabilities [B,T,J] of the recorded alternatives, in ``dtype``."""
     if current is None:
-        raise DataError(f"klpo: {name} is missing: pass the current log-probabilities of the recorded alternatives")
-    (behavior,) = batch.need(f"{name}_behavior")
+        raise DataError(f"klpo: {name}_logprobs is missing: pass the current ones of the recorded alternatives")
+    (behavior,) = batch.need(f"{name}_logp_behavior")
     if current.shape != behavior.shape:
-        raise DataError(f"klpo: {name} is {list(current.shape)}, but {name}_behavior {list(behavior.shape)}")
-    return floating(name, current, dtype, behavior.shape), behavior
+        shapes = f"{list(current.shape)}, but {name}_logp_behavior {list(behavior.shape)}"
+        raise DataError(f"klpo: {name}_logprobs is {shapes}")
+    return floating(f"{name}_logprobs", current, dtype, behavior.shape), behavior

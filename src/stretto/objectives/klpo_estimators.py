@@ -40,7 +40,7 @@ def _whole(q: Tensor) -> Tensor:
     if bool(((mass.sum(-1) - 1).abs() > _MASS_TOLERANCE).any()):
         raise DataError(
             "klpo: estimator 'full' needs the sampler's log-probabilities of the whole vocabulary, but those of "
-            "head_logp_behavior don't add up to 1; with the likeliest tokens alone use estimator = 'topk'"
+            "top_logp_behavior don't add up to 1; with the likeliest tokens alone use estimator = 'topk'"
         )
     return mass
 

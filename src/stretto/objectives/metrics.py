@@ -16,11 +16,9 @@ OWN = declare(
     __name__,
     Metric(Section.POLICY, "off_policy/kl", "nats", "KL(sampling policy, current), estimate K3",
            "below 0.1, no trend", "the first sign of a collapse: lower L or `learner.lr`"),
-    Metric(Section.POLICY, "ess", "share", "effective sample size of the weights that the objective uses, over their "
-           "number", "above 0.3"),
-    Metric(Section.POLICY, "is_ratio/{mean,std,max}", "ratio", "ratios before any clip, as the objective saw them",
-           "mean 0.5 to 2, std at most 1", "too stale"),
-    Metric(Section.POLICY, "is_ratio/clipped_fraction", "share", "tokens whose weight was cut to a cap", "0 to 0.2"),
+    Metric(Section.POLICY, "ess", "share", "effective sample size of the weights that the objective uses (the plain "
+           "ratios, if it has no others), over their number", "above 0.3", "few samples carry the update"),
+    Metric(Section.POLICY, "ratio/clipped_fraction", "share", "tokens whose weight was cut to a cap", "0 to 0.2"),
     Metric(Section.POLICY, "ppo/clip_fraction", "share", "tokens at which the clip binds", "0 to 0.3",
            "the step is too large or the data too old"),
     Metric(Section.POLICY, "gate/{kept_tokens,kept_sequences}", "share", "past the objective's gate", "at least 0.8"),
@@ -62,7 +60,7 @@ class Metrics(Mapping[str, float]):
 
     def truncated(self, cut: Tensor, mask: Tensor) -> None:
         """The tokens [B,T] whose weight was cut to a cap."""
-        self._of_tokens("is_ratio/clipped_fraction", cut, mask)
+        self._of_tokens("ratio/clipped_fraction", cut, mask)
 
     def kept(self, kept: Tensor, mask: Tensor) -> None:
         """The tokens [B,T] that pass the gate; in (0, 1) where it is smooth."""
@@ -149,14 +147,13 @@ def _peak(values: Tensor) -> Tensor:
 
 
 def off_policy(batch: TokenBatch, d: Tensor, weight: Tensor | None = None) -> Metrics:
-    """``is_ratio/*``, ``off_policy/kl`` (K3 estimate of KL(behaviour || current), nats) and ``ess``.
+    """``off_policy/kl`` (K3 estimate of KL(behaviour || current), nats) and ``ess``.
 
     ``d`` [B,T]: log current - log behaviour; ``weight`` [B,T]: what multiplies the score (default: the ratio).
     """
     metrics = Metrics()
     flat = d.detach()[batch.mask].double()
     r = ratio(flat)
-    metrics.moment("is_ratio", r)
     metrics.share("off_policy/kl", r - 1 - flat, flat.numel())
     metrics.weigh(r if weight is None else weight.detach()[batch.mask])
     return metrics

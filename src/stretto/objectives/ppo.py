@@ -14,10 +14,10 @@ from stretto.objectives.registry import REGISTRY
 class PPO(Clipped):
     """-min(r A, clip(r) A) + critic loss, A from GAE over the policy tokens (arXiv 1707.06347, 1506.02438).
 
-    Needs a critic. The critic's targets are V + GAE(``critic_lam``). ``std=true`` standardises the advantages over
-    the step. The reference of the ratio is the behaviour policy.
+    Needs a critic. The critic's targets are V + GAE(``critic_gae_lambda``). ``std=true`` standardises the advantages
+    over the step. The reference of the ratio is the behaviour policy.
     """
 
     baseline: Baseline = "gae"
     std: bool = False
-    lam: float = 0.95
+    gae_lambda: float = 0.95

@@ -14,7 +14,7 @@ from stretto.objectives.base import Baseline, Objective
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import log_ratio, ratio
 from stretto.objectives.registry import REGISTRY
-from stretto.objectives.temporal import gae, length_adaptive_lam
+from stretto.objectives.temporal import gae, length_adaptive_lambda
 
 
 @REGISTRY.register("sao")
@@ -25,17 +25,17 @@ class SAO(Objective):
 
     One rollout a prompt, with a critic in the group's place. Tokens outside the interval are dropped for both signs of
     A and stay in the denominator. A is GAE over the policy tokens, from a turn's last token on to the next one's first,
-    with lam = max(0, 1 - 1 / (alpha l)), l the row's policy tokens; the critic's targets have lam = 1.
+    with lambda = max(0, 1 - 1 / (alpha l)), l the row's policy tokens; the critic's targets have lambda = 1.
 
     Defaults as published: ``alpha`` 1.5, interval 0.3 / 5.0 (tool-integrated reasoning; coding has 0.8 / 3.0).
-    ``alpha`` unset: ``lam`` for every row. All depends on the critic: pre-train it, and give it two updates per actor
-    update (the learner's options). ``baseline = "group"`` is GRPO with the two-sided mask.
+    ``alpha`` unset: ``gae_lambda`` for every row. All depends on the critic: pre-train it, and give it two updates per
+    actor update (the learner's options). ``baseline = "group"`` is GRPO with the two-sided mask.
     """
 
     baseline: Baseline = "gae"
     std: bool = False
     alpha: float | None = 1.5
-    critic_lam: float | None = 1.0
+    critic_gae_lambda: float | None = 1.0
     clip_low: float = 0.3
     clip_high: float = 5.0
 
@@ -51,17 +51,19 @@ class SAO(Objective):
 
     @property
     def idle(self) -> dict[str, str]:
-        """``lam`` beside ``alpha``, ``alpha`` without a critic."""
+        """``gae_lambda`` beside ``alpha``, ``alpha`` without a critic."""
         if self.baseline != "gae":
             return super().idle | {"alpha": "there is no critic (objective.baseline = 'gae')"}
-        return super().idle | ({} if self.alpha is None else {"lam": "alpha decides it (objective.alpha = 'none')"})
+        return super().idle | (
+            {} if self.alpha is None else {"gae_lambda": "alpha decides it (objective.alpha = 'none')"}
+        )
 
     def advantages(self, batch: TokenBatch, logp: Tensor | None = None) -> Tensor:
         if self.baseline != "gae" or self.alpha is None:
             return super().advantages(batch, logp)
         batch = self.present(batch)
         with torch.no_grad():
-            raw = gae(batch, self.gamma, length_adaptive_lam(batch.mask, self.alpha))
+            raw = gae(batch, self.gamma, length_adaptive_lambda(batch.mask, self.alpha))
             return standardised(raw, batch.mask) if self.std else raw
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:

@@ -87,17 +87,17 @@ def window_scan(a: float | Tensor, b: Tensor, anchor: Tensor, mask: Tensor | Com
 
 
 def anchored_scan(
-    delta: Tensor, w: Tensor, rows: Compressed, k: int, rho_bar: float, c_bar: float, gamma: float, lam: float
+    delta: Tensor, w: Tensor, rows: Compressed, k: int, rho_bar: float, c_bar: float, gamma: float, gae_lambda: float
 ) -> Tensor:
-    """BRACE's correction [B,n] of closed rows: ``window_scan`` with a = gamma lam min(c_bar, w), b = min(rho_bar, w)
+    """BRACE's correction [B,n] of closed rows: ``window_scan`` with a = gamma lambda min(c_bar, w), b = min(rho_bar, w)
     delta, anchored at x_t = delta_t + gamma x_next."""
     delta = delta.to(widest(delta, w))
     if compiled(delta) and k > 0:
-        numbers = (float(rho_bar), float(c_bar), float(gamma), float(gamma * lam))
+        numbers = (float(rho_bar), float(c_bar), float(gamma), float(gamma * gae_lambda))
         k = min(k, rows.width + 1)
         return run_kernel("anchored_scan", delta.shape, delta.dtype, delta, w, rows.count, k, *numbers)
     anchor = reverse_scan(gamma, delta, rows)
-    return window_scan(w.clamp(max=c_bar) * (gamma * lam), w.clamp(max=rho_bar) * delta, anchor, rows, k)
+    return window_scan(w.clamp(max=c_bar) * (gamma * gae_lambda), w.clamp(max=rho_bar) * delta, anchor, rows, k)
 
 
 def widest(*given: float | Tensor | None) -> torch.dtype:

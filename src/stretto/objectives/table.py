@@ -72,10 +72,10 @@ def probe(ratio: float, advantage: float, staleness: int = 1) -> tuple[TokenBatc
         reward_fast=a[:, 0].clone(),
         reward_slow=torch.full((rows,), math.nan, dtype=torch.float64),
         trained_at=torch.full((rows,), -1),
-        mc_tokens=torch.ones(rows, 1, 2, dtype=torch.int64),
-        mc_logp_behavior=other,
-        head_tokens=torch.tensor([1, 2]).expand(rows, 1, 2),
-        head_logp_behavior=other,
+        sampled_tokens=torch.ones(rows, 1, 2, dtype=torch.int64),
+        sampled_logp_behavior=other,
+        top_tokens=torch.tensor([1, 2]).expand(rows, 1, 2),
+        top_logp_behavior=other,
         version=staleness,
     )
     return batch, logp, a
@@ -93,10 +93,10 @@ def gradient_table(objective: Any, ratios: Sequence[float] = RATIOS, staleness: 
             batch, logp, a = probe(r, advantage, staleness)
             logp.requires_grad_()
             extra = {}
-            if "draws" in objective.needs:
-                extra["mc_logp"] = batch.need("mc_logp_behavior")[0]
-            if "head" in objective.needs:
-                extra["head_logp"] = batch.need("head_logp_behavior")[0]
+            if "sampled" in objective.needs:
+                extra["sampled_logprobs"] = batch.need("sampled_logp_behavior")[0]
+            if "top" in objective.needs:
+                extra["top_logprobs"] = batch.need("top_logp_behavior")[0]
             loss = objective(batch, logp, None, a, **extra)
             (gradient,) = torch.autograd.grad(loss.policy, logp)
             unit = torch.ones_like(logp).requires_grad_()

@@ -21,9 +21,10 @@ class VTrace(CorrectedValues):
     """-sg(min(rho_bar, r) A) logp, r = current / behaviour, A_s = r_s + gamma v_{s+1} - V_s (IMPALA, arXiv 1802.01561).
 
     The critic's targets are v_s = V_s + sum_t gamma^{t-s} (prod_{i=s}^{t-1} c_i) rho_t (r_t + gamma V_{t+1} - V_t),
-    rho = min(rho_bar, w), c = lam min(c_bar, w), w = policy at the start of the step / behaviour. ``rho_bar`` decides
-    what is learnt (the value of the policy proportional to min(rho_bar behaviour, target)), ``c_bar`` how fast; both 1
-    as published. Over a long response the products fade: E log(lam min(c_bar, w)) <= 0 a token where c_bar <= 1.
+    rho = min(rho_bar, w), c = lambda min(c_bar, w), w = policy at the start of the step / behaviour. ``rho_bar``
+    decides what is learnt (the value of the policy proportional to min(rho_bar behaviour, target)), ``c_bar`` how fast;
+    both 1 as published. Over a long response the products fade: E log(lambda min(c_bar, w)) <= 0 a token where c_bar <=
+    1.
     """
 
     rho_bar: float = 1.0
@@ -32,11 +33,13 @@ class VTrace(CorrectedValues):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(self.rho_bar > 0 and self.c_bar > 0, "rho_bar and c_bar must be above 0")
-        self.require(self.critic_lam is None, "targets and advantages share lam: leave critic_lam out")
+        self.require(
+            self.critic_gae_lambda is None, "targets and advantages share gae_lambda: leave critic_gae_lambda out"
+        )
         self.require(not self.std, "V-trace's advantages aren't standardised: leave std = false")
 
     def estimate(self, batch: TokenBatch, w: Tensor) -> tuple[Tensor, Tensor]:
-        return vtrace(batch, w, self.rho_bar, self.c_bar, self.gamma, self.lam)
+        return vtrace(batch, w, self.rho_bar, self.c_bar, self.gamma, self.gae_lambda)
 
     def token_loss(self, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
         """The score, weighted by the truncated ratio."""

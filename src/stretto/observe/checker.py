@@ -113,12 +113,12 @@ class Checker(WorkRules, StepRules, WorkerRules):
             self.bad("a second RunStart")
         s.started = True
         self.numbered = event.get("format", 1) >= 2
-        s.lag_bound, s.slots = event["lag_bound"], event.get("slots")
+        s.lag_bound, s.max_num_seqs = event["lag_bound"], event.get("max_num_seqs")
         s.batch, s.group_size = event.get("prompts_per_step"), event.get("group_size")
         s.max_steps, s.tasks = event.get("max_steps"), event.get("tasks")
         s.drop_last = event.get("drop_last", True)
         s.rules = event.get("rules", {})
-        s.pinned = event.get("in_flight") == "pin" or s.rules.get("version") == "pinned"
+        s.pinned = event.get("in_flight") == "pin" or s.rules.get("version_pinning") == "pinned"
         if s.rules.get("admission") in PACING:
             s.cap = int((event["depth"] + 1) * event["prompts_per_step"])
         s.version = s.published = event["version"]
@@ -173,7 +173,7 @@ class Checker(WorkRules, StepRules, WorkerRules):
         s = self.state
         if s.engines_changed:  # one that was on its way up may have kept both
             return
-        if s.to_release and not s.pins and s.rules.get("version", "latest") == "latest":
+        if s.to_release and not s.pins and s.rules.get("version_pinning", "latest") == "latest":
             self.bad(f"version {some(s.to_release)} was never released")
         for worker in s.engines.values():
             if worker.announced is not None:

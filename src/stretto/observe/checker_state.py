@@ -128,7 +128,7 @@ class State:
 
     started: bool = False
     lag_bound: int | None = None
-    slots: int | None = None
+    max_num_seqs: int | None = None
     pinned: bool = False
     """each trajectory keeps the version that its engine held at its start"""
     pins: bool = False

@@ -42,7 +42,7 @@ class WorkRules(Rules):
             self.bad(f"group {event['group']} of {len(event['traj'])}; group_size is {s.group_size}")
         if engine.held is None or not engine.active:
             self.bad(f"{engine.name} serves no version now")
-        elif version != engine.held and s.rules.get("version", "latest") in ("latest", "pinned"):
+        elif version != engine.held and s.rules.get("version_pinning", "latest") in ("latest", "pinned"):
             if version < engine.held or version > s.published:
                 self.bad(f"dispatched at version {version}; {engine.name} holds {engine.held}")
             else:

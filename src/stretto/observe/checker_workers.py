@@ -77,7 +77,7 @@ class WorkerRules(Rules):
         self.state.engines_changed = True
 
     def _on_Busy(self, event: Event) -> None:
-        rows, slots, start, end = event["rows"], self.state.slots, event["start"], event["end"]
+        rows, max_num_seqs, start, end = event["rows"], self.state.max_num_seqs, event["start"], event["end"]
         worker = self.state.engine(event["worker"])
         if not worker.came_up:
             self.bad(f"{worker.name} never came up")
@@ -87,8 +87,8 @@ class WorkerRules(Rules):
             self.bad(f"{worker.name} is busy from {start}, and until {worker.busy_until} before")
         worker.busy_until = max(worker.busy_until, end)
         worker.busy += 1
-        if slots and rows > slots + 1e-6:
-            self.bad(f"{worker.name} decodes {rows} rows in {slots} slots")
+        if max_num_seqs and rows > max_num_seqs + 1e-6:
+            self.bad(f"{worker.name} decodes {rows} rows in {max_num_seqs} slots")
         if event["tokens"] < 0 or event["prefill"] < 0:
             self.bad("negative tokens")
 

@@ -46,7 +46,7 @@ class FirstBatch:
     def _on_start(self, event: Event) -> None:
         self._start = event
         self._need = event["prompts_per_step"] * event["group_size"]
-        slots = event["slots"] * event["engines"]
+        slots = event["max_num_seqs"] * event["engines"]
         # with that many slots later batches decode beside the first one and slow it down
         self._at_once = max(self._need, min(slots, (event["lag_bound"] + 1) * self._need))
 

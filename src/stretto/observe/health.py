@@ -27,7 +27,7 @@ MISMATCH_KL = 1e-2
 choice."""
 WINDOW = 20
 """steps at the start and at the end that are compared"""
-NOT_OF_ROLLOUTS = ("DrawnFailure", "non-finite gradient")
+NOT_OF_ROLLOUTS = ("SimulatedFailure", "non-finite gradient")
 """reasons of failures that the configuration asked for, or that are counted as skipped updates, begin so"""
 
 
@@ -207,7 +207,7 @@ class Health:
             return None
         return Finding(
             "truncated", "warning", f"{_mean(self._truncated):.0%} of the latest answers were cut off at a token limit",
-            "Raise sampling.max_new_tokens (and engine.max_tokens), or ask for shorter answers.",
+            "Raise sampling.max_new_tokens (and engine.max_model_len), or ask for shorter answers.",
         )  # fmt: skip
 
     def _losses(self) -> Finding | None:

@@ -46,8 +46,10 @@ OWN = declare(
     Metric(Section.WORK, "tokens_per_s/{generated,trained}", "tokens/s", "over the interval",
            "trained at least 0.9 of generated", "see the ledger"),
     Metric(Section.TIME, "time/eval", "s", "an evaluation", otherwise="fewer `eval.tasks`, larger `eval.every`"),
-    Metric(Section.TIME, "version/learner", "version", "published", "engine_max at most learner"),
-    Metric(Section.TIME, "version/{engine_min,engine_max}", "version", "held by engines", "engine_max at most learner",
+    Metric(Section.TIME, "version/learner", "version", "that the learner has made"),
+    Metric(Section.TIME, "version/published", "version", "the newest that engines may load", "at most 1 behind learner",
+           "publishing is slow: `sync/pause_s`"),
+    Metric(Section.TIME, "version/{engine_min,engine_max}", "version", "held by engines", "at most published",
            "one that lags: `restarts/engine`"),
     Metric(Section.TIME, "restarts/engine", "engines", "that went down since the start", "0", "`logs/` of that engine"),
 )  # fmt: skip
@@ -115,7 +117,7 @@ class Interval:
         row["tokens_per_s/generated"] = (submitted_tokens - before[0]) / window
         row["tokens_per_s/trained"] = (row["ledger/trained_tokens"] - before[1]) / window
         row["pool/size"], row["in_flight"] = len(tally.ready), tally.in_flight
-        row["version/learner"] = tally.published
+        row["version/learner"], row["version/published"] = event["version"], tally.published
         if tally.worker_version:
             row["version/engine_min"] = min(tally.worker_version.values())
             row["version/engine_max"] = max(tally.worker_version.values())

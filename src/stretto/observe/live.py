@@ -12,7 +12,7 @@ from rich.live import Live
 
 from stretto.observe.forecast import FirstBatch, clock
 from stretto.observe.health import Health
-from stretto.observe.panel import Shown, draw, num
+from stretto.observe.panel import Shown, num, render
 from stretto.observe.tally import ENDINGS, Event, Row
 from stretto.observe.terminal import Terminal
 
@@ -190,7 +190,7 @@ class LiveView:
         shown.now = self._now()
         shown.reckon(self._wall())
         size = self._console.size
-        self._live.update(draw(shown, size.width, size.height), refresh=True)
+        self._live.update(render(shown, size.width, size.height), refresh=True)
 
     def _now(self) -> str:
         return self._phase or self._forecast.text(self._shown.t) or ""

@@ -81,7 +81,7 @@ class Shown:
         return (last[3] - first[3]) / passed, (last[4] - first[4]) / passed
 
 
-def draw(shown: Shown, width: int, height: int) -> Panel:
+def render(shown: Shown, width: int, height: int) -> Panel:
     """The panel for a terminal of ``width`` columns and ``height`` lines."""
     row, tally = shown.row, shown.tally
     grid = Table.grid(padding=(0, 2), expand=True)

@@ -23,7 +23,7 @@ function facts() {
   html(box, "span", "status" + (fine && !warned ? "" : " open"), text);
   const mode = { train: "real training", rehearse: "rehearsal on a virtual clock", simulate: "simulation, no model" }[start.mode] || start.mode;
   const parts = [mode, `${start.prompts_per_step} prompts × ${start.group_size} per step`,
-    `lag bound ${bound}`, `${start.engines} engine${start.engines === 1 ? "" : "s"} × ${start.slots} slots`,
+    `lag bound ${bound}`, `${start.engines} engine${start.engines === 1 ? "" : "s"} × ${start.max_num_seqs} slots`,
     `weights in flight: ${start.in_flight}`, `seed ${start.seed}`];
   if (D.resumes.length) parts.push(`resumed ${D.resumes.length}×`);
   box.append(" · " + (start.mode ? parts.join(" · ") : "no RunStart in the log"));
@@ -211,7 +211,7 @@ function showSamples(step) {
       if (!p.mask) continue;
       span.style.background = shade(s.version - p.version);
       const rows = [{ name: "token", value: String(p.id) }, { name: "version", value: String(p.version) }, { name: "staleness", value: String(s.version - p.version) },
-        { name: "log-probability", value: number(p.logp) }, { name: "ratio", value: p.ratio === null ? "not recorded" : number(p.ratio) }];
+        { name: "log-probability", value: number(p.logprob) }, { name: "ratio", value: p.ratio === null ? "not recorded" : number(p.ratio) }];
       for (const kind of ["pointermove", "pointerdown"]) span.addEventListener(kind, (e) => showTip(e, JSON.stringify(p.text), rows));
       span.addEventListener("pointerleave", hideTip);
     }

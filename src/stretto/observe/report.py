@@ -15,7 +15,7 @@ from stretto.observe.tally import Event
 from stretto.runtime.logfile import MALFORMED, find_log, stream_events
 
 
-def write_report(run_dir: Path | str, says: Callable[[str], None] = lambda line: None) -> Path:
+def write_report(run_dir: Path | str, on_progress: Callable[[str], None] = lambda line: None) -> Path:
     """Write ``report.html`` into the run directory from the event log, ``rollouts/`` and ``config.toml``.
 
     Works for an unfinished run, one without steps and one without rollouts. Lines of the log that can't be read are
@@ -33,7 +33,7 @@ def write_report(run_dir: Path | str, says: Callable[[str], None] = lambda line:
             raise
         raise DataError(f"{_damage(run, damaged)}; without it the rest makes no sense") from error
     if damaged:
-        says(f"{_damage(run, damaged)}; the report leaves it out")
+        on_progress(f"{_damage(run, damaged)}; the report leaves it out")
     config = run / "config.toml"
     page = _asset("report.html")
     parts = {

@@ -91,16 +91,16 @@ const hideTip = () => { $("tip").hidden = true; };
 
 // --- redraw when the width changes -------------------------------------------------------------------------------
 const drawn = new Map();
-function chart(id, draw) {
+function chart(id, plot) {
   const element = typeof id === "string" ? $(id) : id;
-  drawn.set(element, draw);
+  drawn.set(element, plot);
   element.textContent = "";
-  draw(element, Math.max(200, element.clientWidth));
+  plot(element, Math.max(200, element.clientWidth));
 }
 let resizing;
 addEventListener("resize", () => {
   clearTimeout(resizing);
-  resizing = setTimeout(() => drawn.forEach((draw, element) => chart(element, draw)), 120);
+  resizing = setTimeout(() => drawn.forEach((plot, element) => chart(element, plot)), 120);
 });
 
 function empty(element, text) {

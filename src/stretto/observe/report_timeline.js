@@ -52,7 +52,7 @@ function drawTimeline() {
         for (const [a, b, weight] of lane.data) {
           if (b < low || a > high) continue;
           const rect = node(inner, "rect", { x: px(a), y, width: Math.max(1, px(b) - px(a) - 0.5), height: bar, rx: 2,
-            fill: color(lane.role), opacity: lane.role === "engine" ? 0.3 + 0.7 * Math.min(1, weight / (start.slots || 1)) : 0.95 });
+            fill: color(lane.role), opacity: lane.role === "engine" ? 0.3 + 0.7 * Math.min(1, weight / (start.max_num_seqs || 1)) : 0.95 });
           const tip = lane.role === "engine" ? { name: "rows, mean", value: number(weight) } : { name: "step", value: String(weight) };
           hover(rect, lane.name, a, b, [tip]);
         }

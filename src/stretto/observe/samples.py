@@ -4,13 +4,13 @@
 
     {"step": 12, "version": 11, "trajectory": 4711, "group": 590, "reward": 1.0 | null, "advantage": 0.7 | null,
      "answer": "42" | null, "pieces": [{"text": "17+25=", "mask": false},
-                {"text": "42", "mask": true, "id": 53, "version": 9, "logp": -0.11, "ratio": 1.03 | null}, ...]}
+                {"text": "42", "mask": true, "id": 53, "version": 9, "logprob": -0.11, "ratio": 1.03 | null}, ...]}
 
 ``version`` of the sample is the one that trained it; ``answer`` is the expected one, where the task has one. A piece is
-one token, or several that nothing was sampled for (prompt, tool results: ``mask`` false, no version). ``logp`` is the
-behaviour log-probability, ``ratio`` current over behaviour probability at the start of the step (null: not recorded).
-Joined, the texts are the trajectory; a character that is several tokens stands at the last of them, ``id`` tells them
-all.
+one token, or several that nothing was sampled for (prompt, tool results: ``mask`` false, no version). ``logprob`` is
+the behaviour log-probability, ``ratio`` current over behaviour probability at the start of the step (null: not
+recorded). Joined, the texts are the trajectory; a character that is several tokens stands at the last of them, ``id``
+tells them all.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def sample_of(
             "mask": True,
             "id": ids[at],
             "version": int(trajectory.versions[at]),
-            "logp": _number(trajectory.logp[at]),
+            "logprob": _number(trajectory.logprobs[at]),
             "ratio": None if ratio is None else _number(ratio[at]),
         })  # fmt: skip
     return {"step": step, "version": version, "trajectory": trajectory.id, "group": trajectory.group,
@@ -80,7 +80,7 @@ def spread(groups: Sequence[Group], n: int) -> list[Trajectory]:
     return list(itertools.islice(turns, n))
 
 
-def ratios_of(groups: Sequence[Group], ratio: Sequence[Any] | None) -> dict[int, Any]:
+def ratios_of(groups: Sequence[Group], ratio: NDArray[Any] | None) -> dict[int, Any]:
     """Current over behaviour probability of each token, by trajectory; empty if the learner didn't record it."""
     if ratio is None:
         return {}

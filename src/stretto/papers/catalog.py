@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stretto.errors import ConfigError, nearest
+from stretto.errors import ConfigError, did_you_mean
 from stretto.papers.base import Paper
 
 PAPERS: tuple[Paper, ...] = (
@@ -102,4 +102,4 @@ def find(name: str) -> Paper:
             return paper
         if name in paper.parts:
             return replace(paper, name=name, only=name)
-    raise ConfigError(f"unknown paper {name!r}; {nearest(name, [n for p in PAPERS for n in (p.name, *p.parts)])}")
+    raise ConfigError(f"unknown paper {name!r}; {did_you_mean(name, [n for p in PAPERS for n in (p.name, *p.parts)])}")

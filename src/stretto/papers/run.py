@@ -15,7 +15,7 @@ from typing import Any
 from stretto.errors import ConfigError
 from stretto.papers.base import Check, Outcome, Paper, Settings
 from stretto.papers.catalog import PAPERS
-from stretto.runtime.side_by_side import SideBySide
+from stretto.runtime.process_map import ProcessMap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ def reproduce_all(
     papers = [p for p in PAPERS if p.module] if chosen is None else list(chosen)
     quiet = dataclasses.replace(settings, say=_silent)  # a terminal's printer doesn't travel to another process
     found: dict[str, Verdict] = {}
-    with SideBySide(min(jobs, len(papers))) as pool:
+    with ProcessMap(min(jobs, len(papers))) as pool:
         for verdict in pool.results(reproduce, [(paper, quiet, figures) for paper in papers]):
             found[verdict.paper.name] = verdict
             done(verdict)

@@ -34,7 +34,7 @@ def pack(trajectories: Sequence[Trajectory]) -> Columns:
         "tokens": np.concatenate([t.tokens for t in trajectories]),
         "mask": mask,
         "versions": np.concatenate([t.versions for t in trajectories]),
-        "logp_behavior": np.concatenate([t.logp for t in trajectories]),
+        "logp_behavior": np.concatenate([t.logprobs for t in trajectories]),
         "entropy": np.concatenate([t.entropy for t in trajectories]),
         "rewards": _rewards(trajectories, lengths, mask),
         "reward": np.array([np.nan if t.reward is None else t.reward for t in trajectories], np.float64),
@@ -95,7 +95,7 @@ def unpack(columns: Columns) -> list[Trajectory]:
                 tokens=columns["tokens"][s],
                 mask=columns["mask"][s],
                 versions=columns["versions"][s],
-                logp=columns["logp_behavior"][s],
+                logprobs=columns["logp_behavior"][s],
                 entropy=columns["entropy"][s],
                 reward=None if np.isnan(reward) else reward,
                 terminated=bool(columns["terminated"][row]),
@@ -118,7 +118,7 @@ def pack_completions(finished: Sequence[tuple[int, Completion]]) -> Columns:
         "length": np.fromiter((len(c.tokens) for _, c in finished), np.int64, len(finished)),
         "finish": np.array([c.finish for _, c in finished]),
         "tokens": np.concatenate([c.tokens for _, c in finished]),
-        "logp": np.concatenate([c.logp for _, c in finished]),
+        "logprobs": np.concatenate([c.logprobs for _, c in finished]),
         "entropy": np.concatenate([c.entropy for _, c in finished]),
         "versions": np.concatenate([c.versions for _, c in finished]),
     }
@@ -148,7 +148,7 @@ def unpack_completions(columns: Columns) -> list[tuple[int, Completion]]:
                 records[name] = columns[f"record.{name}"][o : o + length]
                 offsets[name] = o + length
         out.append(
-            (request, Completion(columns["tokens"][s], columns["logp"][s], columns["entropy"][s],
+            (request, Completion(columns["tokens"][s], columns["logprobs"][s], columns["entropy"][s],
                                  columns["versions"][s], finish[row], records))
         )  # fmt: skip
     return out

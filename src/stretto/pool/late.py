@@ -26,7 +26,7 @@ FRESH = -1
 
 
 @dataclass(slots=True)
-class Promise:
+class PendingReward:
     """A trajectory that waits for its late reward. ``since``: when it was promised, seconds on the run's clock;
     ``trained_at``: version of the step that trained it (``FRESH``: none yet); ``reward``: what has matured, or None."""
 
@@ -37,25 +37,25 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class StepRewards:
     """What goes into one step: ``in_time`` {id: late reward} of its fresh trajectories, and the promises of those that
     come back, by id."""
 
     in_time: dict[int, float]
-    returned: list[Promise]
+    returned: list[PendingReward]
 
     def __bool__(self) -> bool:
         return bool(self.in_time or self.returned)
 
 
-class LateQueue:
+class DelayedRewards:
     """The promises of a run, by trajectory id. ``lifetime``: most optimizer steps between a trajectory's training and
     its return."""
 
     def __init__(self, lifetime: int) -> None:
         self.lifetime = lifetime
-        self._pending: dict[int, Promise] = {}
-        self._taken = Taken({}, [])
+        self._pending: dict[int, PendingReward] = {}
+        self._taken = StepRewards({}, [])
         self.promised = self.in_time = self.returned = self.dropped = 0
 
     def __len__(self) -> int:
@@ -75,27 +75,27 @@ class LateQueue:
         self.in_time, self.returned, self.dropped = counts["in_time"], counts["returned"], counts["dropped"]
         self.promised = self.in_time + self.returned + self.dropped
 
-    def promises(self) -> list[Promise]:
+    def pending(self) -> list[PendingReward]:
         """All that are pending, by id."""
         return [self._pending[id] for id in sorted(self._pending)]
 
-    def add(self, promise: Promise) -> None:
+    def add(self, pending: PendingReward) -> None:
         """A trajectory waits for its late reward from now on. Raises ``InvariantError`` if it does already."""
-        id = promise.trajectory.id
+        id = pending.trajectory.id
         if id in self._pending:
             raise InvariantError(f"trajectory {id} promises a second late reward")
-        self._pending[id] = promise
+        self._pending[id] = pending
         self.promised += 1
 
     def mature(self, id: int, reward: float) -> bool:
         """The late reward of this trajectory is there. False if nobody waits for it (it was dropped): others are not
         touched. Raises ``InvariantError`` if it comes twice."""
-        promise = self._pending.get(id)
-        if promise is None:
+        pending = self._pending.get(id)
+        if pending is None:
             return False
-        if promise.reward is not None:
+        if pending.reward is not None:
             raise InvariantError(f"trajectory {id} gets its late reward twice")
-        promise.reward = reward
+        pending.reward = reward
         return True
 
     def drop(self, ids: Iterable[int]) -> list[int]:
@@ -111,11 +111,11 @@ class LateQueue:
             if p.trained_at != FRESH and version - p.trained_at > self.lifetime
         ])  # fmt: skip
 
-    def take(self, fresh: Collection[int]) -> Taken:
+    def take(self, fresh: Collection[int]) -> StepRewards:
         """What goes into a step that trains the trajectories ``fresh``. They count as pending until it has ended."""
         members = set(fresh)
         matured = [(id, p) for id, p in sorted(self._pending.items()) if p.reward is not None]
-        self._taken = Taken(
+        self._taken = StepRewards(
             {id: p.reward for id, p in matured if id in members and p.reward is not None},
             [p for _, p in matured if p.trained_at != FRESH],
         )
@@ -123,22 +123,22 @@ class LateQueue:
 
     def step_ended(self, fresh: Iterable[int], version: int) -> None:
         """The step that started at ``version`` has trained ``fresh`` and what was taken."""
-        taken, self._taken = self._taken, Taken({}, [])
+        taken, self._taken = self._taken, StepRewards({}, [])
         for id in [*taken.in_time, *(p.trajectory.id for p in taken.returned)]:
             self._pending.pop(id, None)
         self.in_time += len(taken.in_time)
         self.returned += len(taken.returned)
         for id in fresh:
-            if (promise := self._pending.get(id)) is not None:
-                promise.trained_at = version
+            if (pending := self._pending.get(id)) is not None:
+                pending.trained_at = version
 
     def step_failed(self, fresh: Iterable[int]) -> list[int]:
         """The step was skipped and its batch is lost: so is what was taken, and what its trajectories waited for."""
-        taken, self._taken = self._taken, Taken({}, [])
+        taken, self._taken = self._taken, StepRewards({}, [])
         return self.drop([*fresh, *(p.trajectory.id for p in taken.returned)])
 
 
-def with_late(fresh: Columns, taken: Taken) -> Columns:
+def with_late(fresh: Columns, taken: StepRewards) -> Columns:
     """The columns of a step: ``fresh`` rows, then a row for each trajectory that comes back. Adds per row
     ``reward_fast``, ``reward_slow`` (NaN: not there) and ``trained_at`` (``FRESH``: in this step)."""
     rows = len(fresh["length"])
@@ -146,7 +146,7 @@ def with_late(fresh: Columns, taken: Taken) -> Columns:
     late = _row_columns(fresh["reward"], slow, np.full(rows, FRESH, np.int64))
     if not taken.returned:
         return {**fresh, **late}
-    back: Sequence[Promise] = taken.returned
+    back: Sequence[PendingReward] = taken.returned
     old = pack([p.trajectory for p in back])
     again = _row_columns(
         old["reward"], np.array([p.reward for p in back], np.float64), np.array([p.trained_at for p in back], np.int64)

@@ -19,6 +19,12 @@ def build_engine(
     """The engine that ``config`` describes, without a version until its first ``load``."""
     model = load_policy(model_dir, getattr(torch, config.dtype))
     return TorchEngine(
-        model, slots=config.slots, max_tokens=config.max_tokens, eos_ids=eos_ids, seed=seed, forward=config.forward,
-        keep_initial=keep_initial, keep_versions=keep_versions,
-    )  # fmt: skip
+        model,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+        eos_ids=eos_ids,
+        seed=seed,
+        forward=config.forward,
+        keep_initial=keep_initial,
+        keep_versions=keep_versions,
+    )

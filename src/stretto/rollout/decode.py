@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stretto.models.forward import Span
-from stretto.rollout.held import HeldVersions
 from stretto.rollout.kv import KVStore
 from stretto.rollout.noise import uniforms
-from stretto.rollout.rows import RECORD_DTYPES, Job, Rows
+from stretto.rollout.rows import RECORD_DTYPES, Rows, SequenceState
 from stretto.rollout.sampling import RowSampling, Sampled, sample
 from stretto.rollout.types import Request, SamplingParams
+from stretto.rollout.weight_versions import WeightVersions
 
 PREFILL_TOKENS = 1024
 """Padded tokens of one prefill call; more gains nothing on a CPU and costs memory."""
@@ -39,8 +39,8 @@ class Segment:
     stop: int
     index: NDArray[np.int64]
     sampling: RowSampling
-    heads: int
-    draws: int
+    top: int
+    sampled_logprobs: int
     support: bool
     trajectories: NDArray[np.int64]
     stops: NDArray[np.int64] | None
@@ -57,13 +57,13 @@ class Segment:
 class Decoder:
     """Runs the model over rows that the engine has arranged: active ones first, equal versions together."""
 
-    def __init__(self, rows: Rows, kv: KVStore, held: HeldVersions, seed: int, eos_ids: Sequence[int]) -> None:
+    def __init__(self, rows: Rows, kv: KVStore, held: WeightVersions, seed: int, eos_ids: Sequence[int]) -> None:
         self.rows, self.kv, self.held, self.seed = rows, kv, held, seed
         self.steps = 0
         self.active = 0
-        self.broken: list[Job] = []
+        self.broken: list[SequenceState] = []
         self._segments: list[Segment] = []
-        self._prefixes: dict[tuple[int, bytes], dict[int, Job]] = {}
+        self._prefixes: dict[tuple[int, bytes], dict[int, SequenceState]] = {}
         self._prefilled = 0
         self._first: list[Tensor] = []
         self._eos = np.zeros(held.newest.vocab, np.bool_)
@@ -76,38 +76,38 @@ class Decoder:
         count, self._prefilled = self._prefilled, 0
         return count
 
-    def prefill(self, jobs: Sequence[Job], *, first: bool = False) -> None:
+    def prefill(self, seqs: Sequence[SequenceState], *, first: bool = False) -> None:
         """Fill the cache of these rows up to the last known token. Rows of one version with equal tokens share
         one forward pass, or the cache of a row that still has it: the key holds the version. ``first``: the next step
         follows at once, so a forward pass takes the last known token along and leaves the logits of that step."""
-        fresh: dict[tuple[int, bytes], list[Job]] = {}
+        fresh: dict[tuple[int, bytes], list[SequenceState]] = {}
         prefixes: dict[tuple[int, bytes], tuple[int, bytes]] = {}
         copies: list[tuple[int, int, int]] = []
-        lengths = self.rows.length[[job.row for job in jobs]] - 1
-        for job, length in zip(jobs, lengths.tolist(), strict=True):
-            assert job.version is not None
+        lengths = self.rows.length[[seq.row for seq in seqs]] - 1
+        for seq, length in zip(seqs, lengths.tolist(), strict=True):
+            assert seq.version is not None
             if length + first < 1:
                 continue
-            known = self.rows.tokens[job.row, : length + first].tobytes()
-            whole, key = (job.version, known), (job.version, known[: length * self.rows.tokens.itemsize])
+            known = self.rows.tokens[seq.row, : length + first].tobytes()
+            whole, key = (seq.version, known), (seq.version, known[: length * self.rows.tokens.itemsize])
             alive = self._prefixes.get(key)
             if alive:
-                copies.append((next(iter(alive.values())).row, job.row, length))
-                self._remember(key, job)
+                copies.append((next(iter(alive.values())).row, seq.row, length))
+                self._remember(key, seq)
             else:
-                fresh.setdefault(whole, []).append(job)
+                fresh.setdefault(whole, []).append(seq)
                 prefixes[whole] = key
         self._copy(copies)
-        by_version: dict[int, list[list[Job]]] = {}
+        by_version: dict[int, list[list[SequenceState]]] = {}
         for key, sharing in fresh.items():
             by_version.setdefault(key[0], []).append(sharing)
         for version, groups in by_version.items():
             self._prefill_version(version, groups, first)
         for whole, sharing in fresh.items():
-            for job in sharing:
-                self._remember(prefixes[whole], job)
+            for seq in sharing:
+                self._remember(prefixes[whole], seq)
 
-    def _prefill_version(self, version: int, groups: list[list[Job]], first: bool) -> None:
+    def _prefill_version(self, version: int, groups: list[list[SequenceState]], first: bool) -> None:
         length = self.rows.length
         groups = sorted(groups, key=lambda sharing: int(length[sharing[0].row]))
         while groups:
@@ -122,13 +122,13 @@ class Decoder:
             if logits is not None:
                 self._keep(logits, batch)
             self._prefilled += int(length[lead].sum()) - len(lead)
-            self._copy([(one[0].row, job.row, longest) for one in batch for job in one[1:]])
+            self._copy([(one[0].row, seq.row, longest) for one in batch for seq in one[1:]])
 
-    def _keep(self, logits: Tensor, batch: list[list[Job]]) -> None:
-        """Logits [len(batch), vocab] for the first step of these jobs."""
+    def _keep(self, logits: Tensor, batch: list[list[SequenceState]]) -> None:
+        """Logits [len(batch), vocab] for the first step of these sequences."""
         for at, sharing in enumerate(batch, sum(map(len, self._first))):
-            for job in sharing:
-                job.first = at
+            for seq in sharing:
+                seq.first = at
         self._first.append(logits)
 
     def _copy(self, copies: list[tuple[int, int, int]]) -> None:
@@ -137,22 +137,22 @@ class Decoder:
             sources, targets, lengths = np.array(copies).T
             self.kv.copy_rows(sources.copy(), targets.copy(), int(lengths.max()))
 
-    def _remember(self, key: tuple[int, bytes], job: Job) -> None:
-        job.prefix = key
-        self._prefixes.setdefault(key, {})[job.request.id] = job
+    def _remember(self, key: tuple[int, bytes], seq: SequenceState) -> None:
+        seq.prefix = key
+        self._prefixes.setdefault(key, {})[seq.request.id] = seq
 
-    def forget(self, job: Job) -> None:
-        """Nobody may share this job's cache any more."""
-        if job.prefix is not None:
-            alive = self._prefixes[job.prefix]
-            del alive[job.request.id]
+    def forget(self, seq: SequenceState) -> None:
+        """Nobody may share this sequence's cache any more."""
+        if seq.prefix is not None:
+            alive = self._prefixes[seq.prefix]
+            del alive[seq.request.id]
             if not alive:
-                del self._prefixes[job.prefix]
-            job.prefix = None
+                del self._prefixes[seq.prefix]
+            seq.prefix = None
 
     # -- decode -------------------------------------------------------------------------------------------
 
-    def plan(self, active: Sequence[Job]) -> None:
+    def plan(self, active: Sequence[SequenceState]) -> None:
         """Prepare steps over ``active``, which stand in rows 0..len(active) with equal versions together."""
         self.active, self._segments = len(active), []
         start = 0
@@ -161,37 +161,37 @@ class Decoder:
                 self._segments.append(self._segment(active[start:stop], start, stop))
                 start = stop
 
-    def _segment(self, jobs: Sequence[Job], start: int, stop: int) -> Segment:
-        requests = [job.request for job in jobs]
+    def _segment(self, seqs: Sequence[SequenceState], start: int, stop: int) -> Segment:
+        requests = [seq.request for seq in seqs]
         kinds, which = _kinds(requests)
         widest = max(len(kind.stop) for kind in kinds)
         stops = None
         if widest:
             stops = np.array([[*kind.stop, *[-1] * (widest - len(kind.stop))] for kind in kinds])[which]
-        version = jobs[0].version
+        version = seqs[0].version
         assert version is not None
         forward = self.held.forward(version)
         dtype = torch.float64 if forward.dtype is torch.float64 else torch.float32
         length = self.rows.length[start:stop]
-        bias = torch.zeros(len(jobs), self.rows.capacity, dtype=dtype).numpy()
+        bias = torch.zeros(len(seqs), self.rows.capacity, dtype=dtype).numpy()
         bias[np.arange(self.rows.capacity) >= length[:, None]] = -np.inf
         segment = Segment(
             version, start, stop, np.arange(start, stop),
             RowSampling.of(kinds, forward.vocab, dtype).take(which),
-            max([r.top_logp for r in requests]), max([r.draws for r in requests]),
+            max([r.top_logprobs for r in requests]), max([r.sampled_logprobs for r in requests]),
             any(r.distribution and r.sampling.filters for r in requests),
-            np.array([r.trajectory for r in requests], np.int64), stops, bias, self._sources(jobs),
+            np.array([r.trajectory for r in requests], np.int64), stops, bias, self._sources(seqs),
         )  # fmt: skip
         segment.bounds = _bounds(length[: segment.decoded])
         return segment
 
-    def _sources(self, jobs: Sequence[Job]) -> NDArray[np.int64] | None:
+    def _sources(self, seqs: Sequence[SequenceState]) -> NDArray[np.int64] | None:
         """See ``Segment.source``; -1 for the rows that are decoded."""
-        if jobs[-1].first is None:
+        if seqs[-1].first is None:
             return None
-        source = np.array([-1 if job.first is None else job.first for job in jobs])
-        for job in jobs:
-            job.first = None
+        source = np.array([-1 if seq.first is None else seq.first for seq in seqs])
+        for seq in seqs:
+            seq.first = None
         return source
 
     def _spans(self, segment: Segment, length: NDArray[np.int64], dtype: torch.dtype) -> list[Span]:
@@ -203,29 +203,29 @@ class Decoder:
             spans.append(Span(start, stop, seen, bias))
         return spans
 
-    def step(self) -> list[tuple[Job, str]]:
-        """One token for every active row; returns the jobs that are done, with their finish reason. Rows whose
+    def step(self) -> list[tuple[SequenceState, str]]:
+        """One token for every active row; returns the sequences that are done, with their finish reason. Rows whose
         distribution isn't finite are in ``broken`` afterwards."""
         self.steps += 1
         self.broken = []
-        done: list[tuple[Job, str]] = []
+        done: list[tuple[SequenceState, str]] = []
         for segment in self._segments:
             done += self._step(segment)
         self._first = []
         return done
 
-    def _step(self, segment: Segment) -> list[tuple[Job, str]]:
+    def _step(self, segment: Segment) -> list[tuple[SequenceState, str]]:
         rows, index = self.rows, segment.index
         at = rows.length[segment.start : segment.stop].copy()
         logits = self._logits(segment, at)
-        draws = None
-        if segment.draws:
-            streams = np.arange(1, segment.draws + 1)
-            draws = uniforms(self.seed, segment.trajectories[:, None], at[:, None], streams)
+        extra_noise = None
+        if segment.sampled_logprobs:
+            streams = np.arange(1, segment.sampled_logprobs + 1)
+            extra_noise = uniforms(self.seed, segment.trajectories[:, None], at[:, None], streams)
         flat = index * rows.capacity + at  # one flat index costs less than a pair of them, six times over
-        out = sample(logits, segment.sampling, rows.noise.reshape(-1)[flat], segment.heads, draws,
+        out = sample(logits, segment.sampling, rows.noise.reshape(-1)[flat], segment.top, extra_noise,
                      segment.support)  # fmt: skip
-        for array, values in ((rows.tokens, out.tokens), (rows.logp, out.logp), (rows.entropy, out.entropy),
+        for array, values in ((rows.tokens, out.tokens), (rows.logprobs, out.logprobs), (rows.entropy, out.entropy),
                               (rows.versions, segment.version)):  # fmt: skip
             array.reshape(-1)[flat] = values
         self._record(segment, at, out)
@@ -233,15 +233,15 @@ class Decoder:
         stopped = self._eos[out.tokens]
         if segment.stops is not None:
             stopped |= (out.tokens[:, None] == segment.stops).any(1)
-        good = np.isfinite(out.logp) & np.isfinite(out.entropy)
+        good = np.isfinite(out.logprobs) & np.isfinite(out.entropy)
         ended = stopped | (at + 1 >= rows.limit[segment.start : segment.stop])
         if good.all() and not ended.any():
             return []
-        jobs = rows.jobs[segment.start : segment.stop]
+        seqs = rows.seqs[segment.start : segment.stop]
         if not good.all():
-            self.broken += [job for job, ok in zip(jobs, good, strict=True) if job and not ok]
+            self.broken += [seq for seq, ok in zip(seqs, good, strict=True) if seq and not ok]
         over, reasons = np.flatnonzero(ended & good).tolist(), stopped.tolist()
-        return [(job, "stop" if reasons[i] else "length") for i in over if (job := jobs[i])]
+        return [(seq, "stop" if reasons[i] else "length") for i in over if (seq := seqs[i])]
 
     def _logits(self, segment: Segment, at: NDArray[np.int64]) -> Tensor:
         """Logits [rows, vocab] of the next token of each row, decoded or left by the prefill."""
@@ -258,10 +258,10 @@ class Decoder:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _record(self, segment: Segment, at: NDArray[np.int64], out: Sampled) -> None:
-        for name in ("head_ids", "head_logp", "mc_ids", "mc_logp", "support"):
+        for name in ("top_ids", "top_logprobs", "sampled_ids", "sampled_logprobs", "support"):
             values = getattr(out, name)
             if values is not None:
-                dtype = RECORD_DTYPES.get(name, self.rows.logp.dtype)
+                dtype = RECORD_DTYPES.get(name, self.rows.logprobs.dtype)
                 record = self.rows.record(name, values.shape[1], dtype)
                 record[segment.index, at, : values.shape[1]] = values
 

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from stretto.errors import ConfigError, StrettoError, WeightsError, nearest
+from stretto.errors import ConfigError, StrettoError, WeightsError, did_you_mean
 from stretto.models.forward import build_forward
-from stretto.rollout.held import HeldVersions
-from stretto.rollout.rows import Job
+from stretto.rollout.rows import SequenceState
 from stretto.rollout.scheduler import Scheduler
 from stretto.rollout.types import IN_FLIGHT_MODES, LEAST_TEMPERATURE, ExportedRequest, Report, Request, SamplingParams
+from stretto.rollout.weight_versions import WeightVersions
 from stretto.trajectory import Completion, Ints
 
 
 class TorchEngine:
     """Passive engine over ``model`` (a Transformers causal LM); implements ``rollout.types.Engine``.
 
-    ``slots`` rows of ``max_tokens`` tokens decode together. ``eos_ids`` end every completion. ``forward``:
+    ``max_num_seqs`` rows of ``max_model_len`` tokens decode together. ``eos_ids`` end every completion. ``forward``:
     ``fast`` (own kernels for Llama-like models), ``transformers`` (the model's own forward), ``auto``.
     The engine owns ``model`` from now on; the fast path copies its weights. It serves nothing before the first
     ``load``, unless ``version`` names what the model holds. ``keep_initial`` enables ``distance_to_initial``;
@@ -34,21 +34,23 @@ class TorchEngine:
     """
 
     def __init__(
-        self, model: Any, *, slots: int, max_tokens: int, eos_ids: Sequence[int], seed: int, forward: str = "auto",
-        dtype: torch.dtype | str | None = None, version: int | None = None, keep_initial: bool = False,
-        keep_versions: bool = False,
+        self, model: Any, *, max_num_seqs: int, max_model_len: int, eos_ids: Sequence[int], seed: int,
+        forward: str = "auto", dtype: torch.dtype | str | None = None, version: int | None = None,
+        keep_initial: bool = False, keep_versions: bool = False,
     ) -> None:  # fmt: skip
-        if slots < 1 or max_tokens < 2:
-            raise ConfigError(f"engine: slots = {slots}, max_tokens = {max_tokens}; need at least 1 and 2")
+        if max_num_seqs < 1 or max_model_len < 2:
+            raise ConfigError(
+                f"engine: max_num_seqs = {max_num_seqs}, max_model_len = {max_model_len}; need at least 1 and 2"
+            )
         kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype or next(model.parameters()).dtype
-        weights = build_forward(model, forward, kind, max_tokens)
+        weights = build_forward(model, forward, kind, max_model_len)
         outside = [i for i in eos_ids if not 0 <= i < weights.vocab]
         if outside:
             raise ConfigError(f"engine: eos ids {outside} are outside the vocabulary of {weights.vocab}")
         self.seed = seed
-        self.slots, self.max_tokens, self.vocab = slots, max_tokens, weights.vocab
-        self._held, self._keeps = HeldVersions(weights, keep_initial), keep_versions
-        self._batch = Scheduler(self._held, slots, max_tokens, seed, eos_ids)
+        self.max_num_seqs, self.max_model_len, self.vocab = max_num_seqs, max_model_len, weights.vocab
+        self._held, self._keeps = WeightVersions(weights, keep_initial), keep_versions
+        self._batch = Scheduler(self._held, max_num_seqs, max_model_len, seed, eos_ids)
         self._report = Report()  # what the next ``advance`` has to tell already
         if version is not None:
             self._held.serve(version)
@@ -63,7 +65,7 @@ class TorchEngine:
     @property
     def running(self) -> int:
         """Requests in slots, paused ones included."""
-        return len(self._batch.jobs) - len(self._batch.queue)
+        return len(self._batch.seqs) - len(self._batch.queue)
 
     @property
     def waiting(self) -> int:
@@ -79,17 +81,17 @@ class TorchEngine:
     @property
     def _can_admit(self) -> bool:
         batch = self._batch
-        room = self.running < self.slots
-        return room and any(not job.paused and (job.started or not batch.hold) for job in batch.queue)
+        room = self.running < self.max_num_seqs
+        return room and any(not seq.paused and (seq.started or not batch.hold) for seq in batch.queue)
 
-    def partials(self) -> dict[int, Completion]:
+    def snapshot(self) -> dict[int, Completion]:
         """What each request here has sampled so far, by id; the requests go on."""
         out = {}
-        for id, job in self._batch.jobs.items():
-            if job.row >= 0:
-                out[id] = self._batch.rows.completions([job], ["aborted"])[0]
-            elif job.partial is not None:
-                out[id] = job.partial
+        for id, seq in self._batch.seqs.items():
+            if seq.row >= 0:
+                out[id] = self._batch.rows.completions([seq], ["aborted"])[0]
+            elif seq.partial is not None:
+                out[id] = seq.partial
         return out
 
     def versions_held(self) -> list[int]:
@@ -111,7 +113,7 @@ class TorchEngine:
     # -- requests -----------------------------------------------------------------------------------------
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Queue requests; all or none. ``len(tokens) + max_new_tokens`` over ``max_tokens`` is cut (finish
+        """Queue requests; all or none. ``len(tokens) + max_new_tokens`` over ``max_model_len`` is cut (finish
         ``length``). Raises ``StrettoError`` naming the request: before the first version, without tokens, with
         no room for a new one, with an id in use, with an unknown token id, or pinned to a version not held."""
         ids: set[int] = set()
@@ -120,7 +122,7 @@ class TorchEngine:
             self._check(request, ids, known)
             ids.add(request.id)
         for request in requests:
-            self._batch.enqueue(Job(request, request.version))
+            self._batch.enqueue(SequenceState(request, request.version))
 
     def _check(self, request: Request, ids: set[int], known: set[tuple[int, int]]) -> None:
         """``known`` collects tokens and settings that were found to be good: a group shares these objects."""
@@ -128,10 +130,13 @@ class TorchEngine:
         content = (id(request.tokens), id(request.sampling))
         if self.version is None:
             problem = "there are no weights yet; load a version first"
-        elif request.id in self._batch.jobs or request.id in ids:
+        elif request.id in self._batch.seqs or request.id in ids:
             problem = "its id is in use"
-        elif request.top_logp > self.vocab or request.top_logp < 0 or request.draws < 0:
-            problem = f"top_logp = {request.top_logp} and draws = {request.draws} must be 0..{self.vocab} and >= 0"
+        elif request.top_logprobs > self.vocab or request.top_logprobs < 0 or request.sampled_logprobs < 0:
+            problem = (
+                f"top_logprobs = {request.top_logprobs} must be 0..{self.vocab}, and sampled_logprobs = "
+                f"{request.sampled_logprobs} at least 0"
+            )
         elif content not in known:
             problem = self._problem(np.asarray(request.tokens), request.sampling)
             known.add(content)
@@ -143,8 +148,8 @@ class TorchEngine:
     def _problem(self, tokens: Ints, sampling: SamplingParams) -> str | None:
         if tokens.ndim != 1 or not len(tokens):
             return "it has no tokens; start with at least one (a BOS token, say)"
-        if len(tokens) >= self.max_tokens:
-            return f"its {len(tokens)} tokens leave no room for a new one in max_tokens = {self.max_tokens}"
+        if len(tokens) >= self.max_model_len:
+            return f"its {len(tokens)} tokens leave no room for a new one in max_model_len = {self.max_model_len}"
         if tokens.min() < 0 or tokens.max() >= self.vocab:
             return f"token ids must be in 0..{self.vocab - 1}, got {tokens.min()}..{tokens.max()}"
         if sampling.max_new_tokens < 1 or sampling.temperature < 0 or sampling.top_k < 0:
@@ -169,15 +174,15 @@ class TorchEngine:
         self._set_paused(ids, False)
 
     def _set_paused(self, ids: Sequence[int] | None, paused: bool) -> None:
-        for job in self._batch.find(self._batch.jobs if ids is None else ids):
-            job.paused = paused
+        for seq in self._batch.find(self._batch.seqs if ids is None else ids):
+            seq.paused = paused
         self._batch.dirty = True
 
     @torch.inference_mode()
     def abort(self, ids: Sequence[int]) -> list[tuple[int, Completion]]:
         """Stop these requests; what they have so far comes back with finish ``aborted``. Ids that aren't here
         have finished and are skipped."""
-        out = [(job.request.id, self._batch.take(job, "aborted")) for job in self._batch.find(dict.fromkeys(ids))]
+        out = [(seq.request.id, self._batch.take(seq, "aborted")) for seq in self._batch.find(dict.fromkeys(ids))]
         self._batch.collect()
         return out
 
@@ -214,10 +219,10 @@ class TorchEngine:
         report.running, report.waiting = self.running, self.waiting
         return report
 
-    def _refuse(self, broken: list[Job]) -> None:
-        names = [f"request {job.request.id} (version {job.version})" for job in broken]
-        for job in broken:
-            self._batch.take(job, "aborted")
+    def _refuse(self, broken: list[SequenceState]) -> None:
+        names = [f"request {seq.request.id} (version {seq.version})" for seq in broken]
+        for seq in broken:
+            self._batch.take(seq, "aborted")
         for row, length in enumerate(self._batch.rows.length):  # a stale NaN would reach a row that masks it: 0 * NaN
             self._batch.kv.wipe(row, max(int(length) - 1, 0))
         self._batch.collect()
@@ -232,17 +237,17 @@ class TorchEngine:
     @torch.inference_mode()
     def export(self, id: int) -> ExportedRequest:
         """Take a request out of this engine, with its cache if it has started, for ``import_`` in another."""
-        job = self._batch.jobs.get(id)
-        if job is None:
+        seq = self._batch.seqs.get(id)
+        if seq is None:
             raise StrettoError(f"engine: request {id} isn't here; it has finished, was aborted, or moved")
-        version = self.version if job.version is None else job.version
+        version = self.version if seq.version is None else seq.version
         assert version is not None
-        keys, values = job.cached or (None, None)
-        if job.row >= 0:
-            k, v = self._batch.kv.read(job.row, int(self._batch.rows.length[job.row]) - 1)
+        keys, values = seq.cached or (None, None)
+        if seq.row >= 0:
+            k, v = self._batch.kv.read(seq.row, int(self._batch.rows.length[seq.row]) - 1)
             k = self._held.newest.public_keys(k)
             keys, values = ((t.float() if t.dtype is torch.bfloat16 else t).numpy() for t in (k, v))
-        state = ExportedRequest(job.request, self._batch.take(job, "aborted"), version, keys, values)
+        state = ExportedRequest(seq.request, self._batch.take(seq, "aborted"), version, keys, values)
         self._batch.collect()
         return state
 
@@ -252,22 +257,22 @@ class TorchEngine:
         doesn't fit; without a cache its tokens are prefilled again."""
         self._check(state.request, set(), set())
         request, sampled = state.request, len(state.partial.tokens)
-        job = Job(request, request.version)
+        seq = SequenceState(request, request.version)
         if state.keys is not None or sampled:
             self._held.check(state.version, request.id)
-            job.version, job.partial = state.version, state.partial
-        limit = min(len(request.tokens) + request.sampling.max_new_tokens, self.max_tokens)
+            seq.version, seq.partial = state.version, state.partial
+        limit = min(len(request.tokens) + request.sampling.max_new_tokens, self.max_model_len)
         if len(request.tokens) + sampled >= limit:
             raise StrettoError(f"engine: request {request.id} has {sampled} tokens and room for no more here")
         if state.keys is not None and state.values is not None:
-            job.cached = (state.keys, state.values)
+            seq.cached = (state.keys, state.values)
             shape, known = self._batch.kv.shapes[0], len(request.tokens) + sampled - 1
             want = (len(self._batch.kv.shapes), shape.heads, known, shape.key_dim)
             if tuple(state.keys.shape) != want:
                 raise StrettoError(
                     f"engine: request {request.id} brings a cache of shape {tuple(state.keys.shape)}, need {want}"
                 )
-        self._batch.enqueue(job)
+        self._batch.enqueue(seq)
 
     @torch.inference_mode()
     def load(self, version: int, weights: Mapping[str, Any], in_flight: str = "keep") -> list[tuple[int, Completion]]:
@@ -281,11 +286,11 @@ class TorchEngine:
         nothing has changed then.
         """
         if in_flight not in IN_FLIGHT_MODES:
-            raise ConfigError(f"engine: in_flight = {in_flight!r}; {nearest(in_flight, IN_FLIGHT_MODES)}")
-        if self.version is not None and version <= self.version and (self._batch.jobs or self._held.kept):
+            raise ConfigError(f"engine: in_flight = {in_flight!r}; {did_you_mean(in_flight, IN_FLIGHT_MODES)}")
+        if self.version is not None and version <= self.version and (self._batch.seqs or self._held.kept):
             raise WeightsError(f"engine: version {version} can't follow {self.version} while requests are here")
         self._held.newest.check(weights)
-        started = [job for job in self._batch.jobs.values() if job.started]
+        started = [seq for seq in self._batch.seqs.values() if seq.started]
         if in_flight == "drain" and started:
             raise StrettoError(
                 f"engine: {len(started)} requests still run, so version {version} can't load with in_flight = "
@@ -293,14 +298,14 @@ class TorchEngine:
             )
         aborted = []
         if in_flight == "abort":
-            aborted = [(job.request.id, self._batch.take(job, "aborted")) for job in started]
+            aborted = [(seq.request.id, self._batch.take(seq, "aborted")) for seq in started]
             started = []
-        moving = [job for job in started if job.request.version is None and in_flight != "pin"]
-        changed = {job.request.id for job in moving}
-        staying = {job.version for i, job in self._batch.jobs.items() if i not in changed}
+        moving = [seq for seq in started if seq.request.version is None and in_flight != "pin"]
+        changed = {seq.request.id for seq in moving}
+        staying = {seq.version for i, seq in self._batch.seqs.items() if i not in changed}
         self._held.advance(version, weights, self.version in staying, self._keeps or in_flight == "pin")
-        for job in moving:
-            job.version = version
+        for seq in moving:
+            seq.version = version
         if in_flight == "reprefill":
             self._batch.reprefill(moving)
         self._batch.dirty = True

@@ -13,15 +13,15 @@ from stretto.models.forward import KVShape
 
 
 class KVStore:
-    """``layers[i]`` is [slots, max_tokens, width]: at each position all keys, then all values.
+    """``layers[i]`` is [max_num_seqs, max_model_len, width]: at each position all keys, then all values.
 
     Zeros at first: the operating system hands out pages only when they are written, and a masked position is
     finite (0 times a stale NaN would poison the row that looks past it).
     """
 
-    def __init__(self, shapes: Sequence[KVShape], slots: int, max_tokens: int, dtype: torch.dtype) -> None:
+    def __init__(self, shapes: Sequence[KVShape], max_num_seqs: int, max_model_len: int, dtype: torch.dtype) -> None:
         self.shapes = list(shapes)
-        self.layers = [torch.zeros(slots, max_tokens, shape.width, dtype=dtype) for shape in shapes]
+        self.layers = [torch.zeros(max_num_seqs, max_model_len, shape.width, dtype=dtype) for shape in shapes]
 
     def copy_rows(self, sources: NDArray[np.int64], targets: NDArray[np.int64], length: int) -> None:
         """Give the first ``length`` positions of rows ``sources`` [n] to ``targets`` [n]. All are read before any

@@ -15,7 +15,7 @@ from stretto.trajectory import Completion
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class SequenceState:
     """A request inside the engine. ``row`` is its slot (-1: queued). ``version`` is the one that it decodes under;
     None while queued without a pin. ``partial`` and ``cached`` (keys, values) come from an import. ``first``: its
     prefill has the logits of the first step too, as this row of the decoder's."""
@@ -35,25 +35,25 @@ class Job:
         return self.row >= 0 or self.cached is not None or (self.partial is not None and len(self.partial.tokens) > 0)
 
 
-RECORD_DTYPES: dict[str, Any] = {"head_ids": np.int32, "mc_ids": np.int32, "support": np.uint8}
+RECORD_DTYPES: dict[str, Any] = {"top_ids": np.int32, "sampled_ids": np.int32, "support": np.uint8}
 """Of the records that aren't log-probabilities."""
 
 
 class Rows:
-    """Arrays [slots] and [slots, max_tokens]; absolute token positions index the second axis.
+    """Arrays [max_num_seqs] and [max_num_seqs, max_model_len]; absolute token positions index the second axis.
 
     ``length`` counts known tokens: the last one has been sampled but not yet fed to the model, so the KV cache
     of a row holds ``length - 1`` positions.
     """
 
-    def __init__(self, slots: int, max_tokens: int, dtype: Any, vocab: int) -> None:
+    def __init__(self, max_num_seqs: int, max_model_len: int, dtype: Any, vocab: int) -> None:
         self.support_width = -(-vocab // 8)
-        shape = (slots, max_tokens)
-        self.jobs: list[Job | None] = [None] * slots
-        self.length = np.zeros(slots, np.int64)
-        self.limit = np.zeros(slots, np.int64)
+        shape = (max_num_seqs, max_model_len)
+        self.seqs: list[SequenceState | None] = [None] * max_num_seqs
+        self.length = np.zeros(max_num_seqs, np.int64)
+        self.limit = np.zeros(max_num_seqs, np.int64)
         self.tokens = np.zeros(shape, np.int64)
-        self.logp = np.zeros(shape, dtype)
+        self.logprobs = np.zeros(shape, dtype)
         self.entropy = np.zeros(shape, dtype)
         self.versions = np.zeros(shape, np.int32)
         self.noise = np.zeros(shape, np.float64)
@@ -64,35 +64,35 @@ class Rows:
         """Tokens that fit into a row."""
         return int(self.tokens.shape[1])
 
-    def place(self, jobs: Sequence[Job], free: Sequence[int], seed: int) -> None:
-        """Put jobs into free rows, and the uniforms of their new positions beside them."""
+    def place(self, seqs: Sequence[SequenceState], free: Sequence[int], seed: int) -> None:
+        """Put sequences into free rows, and the uniforms of their new positions beside them."""
         rows = np.array(free)
-        starts = np.array([len(job.request.tokens) for job in jobs])
-        limits = np.minimum(starts + [job.request.sampling.max_new_tokens for job in jobs], self.capacity)
+        starts = np.array([len(seq.request.tokens) for seq in seqs])
+        limits = np.minimum(starts + [seq.request.sampling.max_new_tokens for seq in seqs], self.capacity)
         at = _flat(rows, np.zeros_like(starts), starts)
-        self.tokens[at] = np.concatenate([job.request.tokens for job in jobs])
+        self.tokens[at] = np.concatenate([seq.request.tokens for seq in seqs])
         at = _flat(rows, starts, limits)
-        trajectories = np.array([job.request.trajectory for job in jobs])
+        trajectories = np.array([seq.request.trajectory for seq in seqs])
         self.noise[at] = uniforms(seed, np.repeat(trajectories, limits - starts), at[1])
         self.length[rows], self.limit[rows] = starts, limits
-        for job, row in zip(jobs, free, strict=True):
-            self.jobs[row], job.row = job, row
-            if job.partial is not None:
-                self._put_back(job, job.partial)
+        for seq, row in zip(seqs, free, strict=True):
+            self.seqs[row], seq.row = seq, row
+            if seq.partial is not None:
+                self._put_back(seq, seq.partial)
 
-    def _put_back(self, job: Job, part: Completion) -> None:
-        """What the job had sampled elsewhere."""
-        row, start = job.row, len(job.request.tokens)
+    def _put_back(self, seq: SequenceState, part: Completion) -> None:
+        """What the sequence had sampled elsewhere."""
+        row, start = seq.row, len(seq.request.tokens)
         end = start + len(part.tokens)
         self.length[row] = end
-        for array, values in ((self.tokens, part.tokens), (self.logp, part.logp),
+        for array, values in ((self.tokens, part.tokens), (self.logprobs, part.logprobs),
                               (self.entropy, part.entropy), (self.versions, part.versions)):  # fmt: skip
             array[row, start:end] = values
         for name, values in part.records.items():
             self.record(name, values.shape[1], values.dtype)[row, start:end, : values.shape[1]] = values
 
     def record(self, name: str, width: int, dtype: Any) -> NDArray[Any]:
-        """The array [slots, max_tokens, >= width] of an optional record; grows with the widest request."""
+        """The array [max_num_seqs, max_model_len, >= width] of an optional record; grows with the widest request."""
         held = self.records.get(name)
         if held is None or held.shape[2] < width:
             wider = np.zeros((*self.tokens.shape, width), dtype)
@@ -101,53 +101,55 @@ class Rows:
             self.records[name] = held = wider
         return held
 
-    def completions(self, jobs: Sequence[Job], finishes: Sequence[str]) -> list[Completion]:
-        """What these jobs have sampled so far: copies, which share their memory with each other."""
-        rows = np.array([job.row for job in jobs])
-        starts, ends = np.array([len(job.request.tokens) for job in jobs]), self.length[rows]
+    def completions(self, seqs: Sequence[SequenceState], finishes: Sequence[str]) -> list[Completion]:
+        """What these sequences have sampled so far: copies, which share their memory with each other."""
+        rows = np.array([seq.row for seq in seqs])
+        starts, ends = np.array([len(seq.request.tokens) for seq in seqs]), self.length[rows]
         at = _flat(rows, starts, ends)
-        tokens, logp = self.tokens[at].astype(np.int32), self.logp[at]
+        tokens, logprobs = self.tokens[at].astype(np.int32), self.logprobs[at]
         entropy, versions = self.entropy[at], self.versions[at]
         out, first = [], 0
-        for job, finish, last in zip(jobs, finishes, (ends - starts).cumsum().tolist(), strict=True):
+        for seq, finish, last in zip(seqs, finishes, (ends - starts).cumsum().tolist(), strict=True):
             span, first = slice(first, last), last
-            request = job.request
-            records = self._records(job) if request.top_logp or request.draws or request.distribution else {}
-            out.append(Completion(tokens[span], logp[span], entropy[span], versions[span], finish, records))
+            request = seq.request
+            records = (
+                self._records(seq) if request.top_logprobs or request.sampled_logprobs or request.distribution else {}
+            )
+            out.append(Completion(tokens[span], logprobs[span], entropy[span], versions[span], finish, records))
         return out
 
-    def _records(self, job: Job) -> dict[str, NDArray[Any]]:
-        request = job.request
-        span = slice(len(request.tokens), int(self.length[job.row]))
-        widths = {"head_ids": request.top_logp, "head_logp": request.top_logp,
-                  "mc_ids": request.draws, "mc_logp": request.draws}  # fmt: skip
+    def _records(self, seq: SequenceState) -> dict[str, NDArray[Any]]:
+        request = seq.request
+        span = slice(len(request.tokens), int(self.length[seq.row]))
+        widths = {"top_ids": request.top_logprobs, "top_logprobs": request.top_logprobs,
+                  "sampled_ids": request.sampled_logprobs, "sampled_logprobs": request.sampled_logprobs}  # fmt: skip
         if request.distribution and request.sampling.filters:
             widths["support"] = self.support_width
         records = {}
         for name, width in widths.items():
             if width:
-                array = self.record(name, width, RECORD_DTYPES.get(name, self.logp.dtype))
-                records[name] = array[job.row, span, :width].copy()
+                array = self.record(name, width, RECORD_DTYPES.get(name, self.logprobs.dtype))
+                records[name] = array[seq.row, span, :width].copy()
         if request.distribution:  # a greedy token is recorded as one of the untempered distribution
             temperature = request.sampling.temperature or 1.0
-            records["temperature"] = np.full((span.stop - span.start, 1), temperature, self.logp.dtype)
+            records["temperature"] = np.full((span.stop - span.start, 1), temperature, self.logprobs.dtype)
         return records
 
     def clear(self, row: int) -> None:
         """Free a row."""
-        self.jobs[row] = None
+        self.seqs[row] = None
         self.length[row] = 0
 
     def move(self, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
         """Permute rows: what ``sources[i]`` holds goes to row ``targets[i]``. Some may be free."""
-        arrays = (self.length, self.limit, self.tokens, self.logp, self.entropy, self.versions, self.noise)
+        arrays = (self.length, self.limit, self.tokens, self.logprobs, self.entropy, self.versions, self.noise)
         for array in (*arrays, *self.records.values()):
             array[targets] = array[sources]
-        jobs = [self.jobs[row] for row in sources.tolist()]
-        for job, row in zip(jobs, targets.tolist(), strict=True):
-            self.jobs[row] = job
-            if job is not None:
-                job.row = row
+        seqs = [self.seqs[row] for row in sources.tolist()]
+        for seq, row in zip(seqs, targets.tolist(), strict=True):
+            self.seqs[row] = seq
+            if seq is not None:
+                seq.row = row
 
 
 def _flat(

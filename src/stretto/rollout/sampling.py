@@ -54,12 +54,12 @@ class Sampled:
     """One token per row [B], and the optional records [B, K] and [B, M]."""
 
     tokens: NDArray[np.int64]
-    logp: NDArray[Any]
+    logprobs: NDArray[Any]
     entropy: NDArray[Any]
-    head_ids: NDArray[np.int64] | None = None
-    head_logp: NDArray[Any] | None = None
-    mc_ids: NDArray[np.int64] | None = None
-    mc_logp: NDArray[Any] | None = None
+    top_ids: NDArray[np.int64] | None = None
+    top_logprobs: NDArray[Any] | None = None
+    sampled_ids: NDArray[np.int64] | None = None
+    sampled_logprobs: NDArray[Any] | None = None
     support: NDArray[np.uint8] | None = None
 
 
@@ -89,37 +89,37 @@ def sample(
     logits: Tensor,
     rows: RowSampling,
     uniform: NDArray[np.float64],
-    heads: int = 0,
-    draws: NDArray[np.float64] | None = None,
+    top: int = 0,
+    extra_noise: NDArray[np.float64] | None = None,
     support: bool = False,
 ) -> Sampled:
     """Sample one token per row of ``logits`` [B, V] with ``uniform`` [B].
 
-    ``heads`` K > 0 also returns the K likeliest ids and their log-probabilities, ``draws`` [B, M] uniforms M
-    further draws, ``support`` the tokens that were kept, 8 a byte (``records.UNRECORDED``). Tokens follow the CDF in
+    ``top`` K > 0 also returns the K likeliest ids and their log-probabilities, ``extra_noise`` [B, M] uniforms M
+    further samples, ``support`` the tokens that were kept, 8 a byte (``records.UNRECORDED``). Tokens follow the CDF in
     the order of ids: the token is the first whose cumulated mass (summed in float64) reaches ``uniform`` times the
     total, so a token without mass is never drawn.
     """
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
-    logp = filtered(logits, rows).log_softmax(-1)
-    mass = logp.exp()
+    logprobs = filtered(logits, rows).log_softmax(-1)
+    mass = logprobs.exp()
     cdf = mass.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:]
     token = torch.searchsorted(cdf, torch.from_numpy(uniform)[:, None] * total)
     token.clamp_(max=logits.shape[1] - 1)  # only where the total is NaN; the caller refuses that row
     if rows.greedy is not None:
         token = torch.where(rows.greedy, logits.argmax(-1, keepdim=True), token)
-    chosen = logp.gather(1, token)
+    chosen = logprobs.gather(1, token)
     out = Sampled(token[:, 0].numpy(), chosen[:, 0].numpy(), np.empty(0))
-    if heads:
-        head = logp.topk(heads, -1)
-        out.head_ids, out.head_logp = head.indices.numpy(), head.values.numpy()
-    if draws is not None:
-        ids = torch.searchsorted(cdf, torch.from_numpy(draws) * total).clamp_(max=logits.shape[1] - 1)
-        out.mc_ids, out.mc_logp = ids.numpy(), logp.gather(1, ids).numpy()
+    if top:
+        head = logprobs.topk(top, -1)
+        out.top_ids, out.top_logprobs = head.indices.numpy(), head.values.numpy()
+    if extra_noise is not None:
+        ids = torch.searchsorted(cdf, torch.from_numpy(extra_noise) * total).clamp_(max=logits.shape[1] - 1)
+        out.sampled_ids, out.sampled_logprobs = ids.numpy(), logprobs.gather(1, ids).numpy()
     if support:
-        out.support = np.packbits((logp > float("-inf")).numpy(), axis=1, bitorder="little")
+        out.support = np.packbits((logprobs > float("-inf")).numpy(), axis=1, bitorder="little")
     # -inf is clamped last: 0 * -inf would be NaN, and the records above want the -inf
-    out.entropy = -torch.linalg.vecdot(mass, logp.clamp_(min=-1e30)).numpy()
+    out.entropy = -torch.linalg.vecdot(mass, logprobs.clamp_(min=-1e30)).numpy()
     return out

@@ -50,10 +50,10 @@ class Request:
     ``id`` is unique in the run. ``trajectory`` and the absolute token position address the sampling noise, so
     ``tokens`` is everything the trajectory holds so far. ``group``: requests of one group with equal tokens
     share their prefill. ``version`` pins the request to that version (None: whatever is loaded).
-    ``top_logp`` K records the K likeliest ids and log-probabilities at each position (``head_ids``,
-    ``head_logp``); ``draws`` M records M independent draws (``mc_ids``, ``mc_logp``). ``distribution`` records what a
-    learner needs to score the distribution that was sampled from (``records.UNRECORDED``): ``temperature`` and,
-    under top-k or top-p, ``support``.
+    ``top_logprobs`` K records the K likeliest ids and log-probabilities at each position (``top_ids``,
+    ``top_logprobs``); ``sampled_logprobs`` M records M independent samples (``sampled_ids``, ``sampled_logprobs``).
+    ``distribution`` records what a learner needs to score the distribution that was sampled from
+    (``records.UNRECORDED``): ``temperature`` and, under top-k or top-p, ``support``.
     """
 
     id: int
@@ -62,8 +62,8 @@ class Request:
     tokens: Ints
     sampling: SamplingParams
     version: int | None = None
-    top_logp: int = 0
-    draws: int = 0
+    top_logprobs: int = 0
+    sampled_logprobs: int = 0
     distribution: bool = False
 
 
@@ -96,7 +96,7 @@ class ExportedRequest:
 
 
 class Engine(Protocol):
-    """The passive engine. ``rollout/engine.py`` is the real one, ``cluster/engine.py`` the modelled one."""
+    """The passive engine. ``rollout/engine.py`` is the real one, ``simulation/engine.py`` the simulated one."""
 
     @property
     def version(self) -> int | None: ...
@@ -127,7 +127,7 @@ class Engine(Protocol):
         """While held, requests that haven't started stay queued."""
         ...
 
-    def partials(self) -> dict[int, Completion]:
+    def snapshot(self) -> dict[int, Completion]:
         """What each request has sampled so far; the requests go on."""
         ...
 

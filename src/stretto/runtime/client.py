@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from stretto.envs.counter import mix
-from stretto.errors import DataError, InvariantError, nearest
+from stretto.errors import DataError, InvariantError, did_you_mean
 from stretto.rollout.types import Request, SamplingParams
-from stretto.runtime.clock import Pause
+from stretto.runtime.clock import Sleep
 from stretto.runtime.events import EventLog, version_runs
 from stretto.runtime.workers.base import TURNS, EngineHandle
 from stretto.trajectory import Completion, Transcript, join
@@ -47,8 +47,25 @@ class RolloutClient:
     """The ``Client`` of the environment protocol for one trajectory."""
 
     __slots__ = (
-        "_log", "_loop", "_requests", "_scoring", "_start", "_transcript", "_variants", "completions", "current",
-        "draws", "engine", "group", "pin", "replay", "sampling", "seed", "top_logp", "trains", "trajectory",
+        "_log",
+        "_loop",
+        "_requests",
+        "_scoring",
+        "_start",
+        "_transcript",
+        "_variants",
+        "completions",
+        "current",
+        "engine",
+        "group",
+        "pin",
+        "replay",
+        "sampled_logprobs",
+        "sampling",
+        "seed",
+        "top_logprobs",
+        "trains",
+        "trajectory",
     )  # fmt: skip
 
     def __init__(
@@ -63,12 +80,17 @@ class RolloutClient:
         log: EventLog,
         pin: int | None = None,
         replay: Sequence[Completion] = (),
-        top_logp: int = 0,
-        draws: int = 0,
+        top_logprobs: int = 0,
+        sampled_logprobs: int = 0,
         trains: bool = False,
     ) -> None:
         self.trajectory, self.group, self.engine, self.sampling, self.seed = trajectory, group, engine, sampling, seed
-        self.pin, self.replay, self.top_logp, self.draws = pin, list(replay), top_logp, draws
+        self.pin, self.replay, self.top_logprobs, self.sampled_logprobs = (
+            pin,
+            list(replay),
+            top_logprobs,
+            sampled_logprobs,
+        )
         self.trains = trains
         """Will a learner score the tokens? Then they come with what they were sampled from, where that isn't simply the
         run's temperature."""
@@ -118,7 +140,7 @@ class RolloutClient:
             try:
                 completion = await self.engine.submit(request)
             except asyncio.CancelledError:
-                self.engine.give_up(request.id)
+                self.engine.cancel(request.id)
                 raise
             partial = join(partial, completion) if partial is not None else completion
             if completion.finish != "aborted":
@@ -140,7 +162,7 @@ class RolloutClient:
                 lost = next(name for name in overrides if name not in known)
                 raise DataError(
                     f"trajectory {self.trajectory}: generate() was asked for {lost} = {overrides[lost]!r}, which no "
-                    f"engine knows; {nearest(lost, known)}"
+                    f"engine knows; {did_you_mean(lost, known)}"
                 ) from None
         return made
 
@@ -151,8 +173,17 @@ class RolloutClient:
         number, trajectory = self._requests, self.trajectory
         self._requests = number + 1
         own = self.trains and (sampling.filters or sampling.temperature != self.sampling.temperature)
-        return Request(trajectory * TURNS + number, trajectory, self.group, prompt, sampling, self.pin, self.top_logp,
-                       self.draws, own)  # fmt: skip
+        return Request(
+            trajectory * TURNS + number,
+            trajectory,
+            self.group,
+            prompt,
+            sampling,
+            self.pin,
+            self.top_logprobs,
+            self.sampled_logprobs,
+            own,
+        )
 
     def _accept(self, transcript: Transcript, completion: Completion) -> Completion:
         self.current = None
@@ -182,7 +213,7 @@ class RolloutClient:
         if seconds <= 0:
             await asyncio.sleep(0)
         else:
-            await Pause(self._loop, seconds)
+            await Sleep(self._loop, seconds)
         log.write({"e": "EnvDone", "t": log.now(), "traj": trajectory, "start": start, "what": what})
 
     def uniform(self, *counter: int) -> float:

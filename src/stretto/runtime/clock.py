@@ -201,7 +201,7 @@ class WallLoop(asyncio.SelectorEventLoop):
             timer._when += pause_s
 
 
-class Pause:
+class Sleep:
     """To be awaited once, by a coroutine: a wait on the clock of any asyncio loop. Its timer wakes the task itself,
     without the future and the second callback that ``asyncio.sleep`` has between them."""
 

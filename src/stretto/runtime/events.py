@@ -11,7 +11,7 @@ Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names a
 
 =============  ===================================================================================================
 RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, depth, prompts_per_step, group_size,
-               max_steps, tasks (null: no end), drop_last (only whole batches), engines, slots, in_flight,
+               max_steps, tasks (null: no end), drop_last (only whole batches), engines, max_num_seqs, in_flight,
                rules {hook: name}, version, step,
                late_lifetime? (steps; the objective takes late rewards)
 Resumed        version, step, max_steps, tasks, lr? [of the last step, of the next; the schedule isn't what it was]: the
@@ -66,8 +66,6 @@ import orjson
 
 from stretto.runtime.logfile import Event, LogFile, cut_tail, read_blocks, stream_events
 
-FORMAT = 2
-"""2: one FirstToken for all requests that an engine tells of at once."""
 _LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 _LINES = 64
 """Lines held back before they are hashed and handed to the file: few enough to stay in the processor's cache (at 4096

@@ -19,10 +19,10 @@ from stretto.envs.base import Environment, Task
 from stretto.envs.verifiers import normalize
 from stretto.errors import ConfigError, InvariantError
 from stretto.runtime.client import RolloutClient
-from stretto.runtime.deadlines import Deadlines
 from stretto.runtime.events import EventLog, version_runs
 from stretto.runtime.failures import Failures
 from stretto.runtime.members import MEMBERS, GroupLimits, Member, RunningGroup
+from stretto.runtime.timeout_queue import TimeoutQueue
 from stretto.runtime.workers.base import EngineHandle
 from stretto.trajectory import Completion, Group, Trajectory
 
@@ -61,8 +61,8 @@ class Groups:
         self.running: dict[int, RunningGroup] = {}
         self._loop = asyncio.get_running_loop()
         self._failures = Failures(log.directory)
-        self._member_deadlines = Deadlines(self._loop, limits.rollout_s, self._members_late)
-        self._group_deadlines = Deadlines(self._loop, limits.group_s, self._group_late)
+        self._member_timeouts = TimeoutQueue(self._loop, limits.rollout_s, self._members_late)
+        self._group_timeouts = TimeoutQueue(self._loop, limits.group_s, self._group_late)
 
     # starting
 
@@ -104,8 +104,8 @@ class Groups:
             group.engine.promise(group.pin)
         self.running[group.id] = group
         group.until = self._loop.time() + self._limits.group_s
-        group.deadlines.append(self._member_deadlines.add(group))
-        group.deadline = self._group_deadlines.add(group)
+        group.deadlines.append(self._member_timeouts.add(group))
+        group.deadline = self._group_timeouts.add(group)
 
     def _start_member(self, group: RunningGroup, trajectory: int, replay: Sequence[Completion]) -> None:
         client = self._make_client(trajectory, group.id, group.engine, group.pin, replay)
@@ -147,7 +147,7 @@ class Groups:
             )
         self._close_member(group, member)
         member.result = trajectory
-        finite = np.isfinite(trajectory.logp)
+        finite = np.isfinite(trajectory.logprobs)
         if np.count_nonzero(finite) < len(finite):
             self._leave_out(trajectory, trajectory.mask & ~finite, group.engine.name)
         sampled = trajectory.versions[trajectory.mask]
@@ -222,7 +222,7 @@ class Groups:
                            engine=group.engine.name, version=group.version, replaces=member.trajectory,
                            **group.pin_field)  # fmt: skip
             self._start_member(group, trajectory, ())
-            group.deadlines.append(self._member_deadlines.add(group))
+            group.deadlines.append(self._member_timeouts.add(group))
 
     def _fail(self, group: RunningGroup, member: Member, reason: str, tokens: int) -> None:
         member.result = None
@@ -263,8 +263,8 @@ class Groups:
 
     def _stop_deadlines(self, group: RunningGroup) -> None:
         for key in group.deadlines:
-            self._member_deadlines.drop(key)
-        self._group_deadlines.drop(group.deadline)
+            self._member_timeouts.drop(key)
+        self._group_timeouts.drop(group.deadline)
 
     def _redeem(self, group: RunningGroup) -> None:
         """No member of the group will sample again."""

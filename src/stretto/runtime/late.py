@@ -16,8 +16,8 @@ from stretto.envs.verifiers import normalize
 from stretto.errors import ConfigError, InvariantError, StrettoError
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.pool.columns import Columns
-from stretto.pool.late import LateQueue, Promise, with_late
-from stretto.runtime.clock import Pause
+from stretto.pool.late import DelayedRewards, PendingReward, with_late
+from stretto.runtime.clock import Sleep
 from stretto.runtime.events import Event, EventLog
 from stretto.runtime.failures import Failures
 from stretto.trajectory import Trajectory
@@ -48,7 +48,7 @@ class LateCall:
         left_s = seconds - self._credit_s
         self._credit_s = max(0.0, -left_s)
         if left_s > 0:
-            await Pause(asyncio.get_running_loop(), left_s)
+            await Sleep(asyncio.get_running_loop(), left_s)
         else:
             await asyncio.sleep(0)
 
@@ -70,7 +70,7 @@ class LateRewards:
         self._lost: list[int] = []
         self._failed_in_a_row = 0
         self._fatal: Callable[[BaseException], None] = lambda error: None
-        self.queue = LateQueue(lifetime)
+        self.queue = DelayedRewards(lifetime)
         self.handlers: dict[str, Callable[[Event], Any]] = {"TrajEnd": self._ended}
         """What it hears of the log: a trajectory that ends otherwise than trained gets no late reward."""
 
@@ -89,22 +89,22 @@ class LateRewards:
     def promised(self, task: Task, trajectory: Trajectory) -> None:
         """This trajectory is complete, but for a reward that comes later."""
         since = self._log.emit("LatePending", traj=trajectory.id)
-        self._wait(task, Promise(trajectory, since))
+        self._wait(task, PendingReward(trajectory, since))
 
-    def restore(self, promises: Iterable[Promise], counts: Mapping[str, int]) -> None:
+    def restore(self, rewards: Iterable[PendingReward], counts: Mapping[str, int]) -> None:
         """Go on with those of a checkpoint, whose ledger was ``counts``; what hasn't matured is asked for anew."""
         self.queue.restore(counts)
-        for promise in promises:
-            self._wait(self._env.task(promise.trajectory.group), promise)
+        for pending in rewards:
+            self._wait(self._env.task(pending.trajectory.group), pending)
 
-    def _wait(self, task: Task, promise: Promise) -> None:
-        self.queue.add(promise)
-        if promise.reward is None:
-            self._tasks[promise.trajectory.id] = self._loop.create_task(self._get(task, promise))
+    def _wait(self, task: Task, pending: PendingReward) -> None:
+        self.queue.add(pending)
+        if pending.reward is None:
+            self._tasks[pending.trajectory.id] = self._loop.create_task(self._get(task, pending))
 
-    async def _get(self, task: Task, promise: Promise) -> None:
-        trajectory = promise.trajectory
-        waited_s = max(0.0, self._log.now() - promise.since)
+    async def _get(self, task: Task, pending: PendingReward) -> None:
+        trajectory = pending.trajectory
+        waited_s = max(0.0, self._log.now() - pending.since)
         client = LateCall(trajectory.id, self._seed, self._scoring, waited_s)
         try:
             async with asyncio.timeout(max(0.0, self._late_s - waited_s)) as limit:
@@ -124,7 +124,7 @@ class LateRewards:
         else:
             self._failed_in_a_row = 0
             if self.queue.mature(trajectory.id, result.reward):
-                self._log.emit("LateMatured", traj=trajectory.id, since=promise.since, reward=result.reward)
+                self._log.emit("LateMatured", traj=trajectory.id, since=pending.since, reward=result.reward)
         finally:
             self._tasks.pop(trajectory.id, None)
 
@@ -178,7 +178,7 @@ class LateRewards:
     def abandon(self, reason: str) -> None:
         """The run ends: nobody waits any longer."""
         self._lost.clear()
-        self._drop([p.trajectory.id for p in self.queue.promises()], reason)
+        self._drop([p.trajectory.id for p in self.queue.pending()], reason)
 
     def _drop(self, ids: Iterable[int], reason: str) -> None:
         self._log_dropped(self.queue.drop(ids), reason)

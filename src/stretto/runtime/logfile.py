@@ -20,6 +20,9 @@ from stretto.kernel.jsonl import parse_jsonl
 
 Event = dict[str, Any]
 PLAIN, GZIP = "events.jsonl", "events.jsonl.gz"
+FORMAT = 3
+"""Of the events, said in RunStart. 2: one FirstToken for all requests that an engine tells of at once. 3: max_num_seqs,
+and the hooks' names of today in ``rules``."""
 MALFORMED = "?"
 """Name of the event that stands for a line which isn't a JSON object."""
 _LEVEL = 1
@@ -153,25 +156,34 @@ def _members(blocks: Iterator[bytes]) -> Iterator[bytes]:
                 data, member = member.unused_data, None
 
 
-def stream_events(run: Path | str, size: int | None = None, *, strict: bool = False) -> Iterator[Event]:
+def stream_events(
+    run: Path | str, size: int | None = None, *, strict: bool = False, any_format: bool = False
+) -> Iterator[Event]:
     """The events of a run (its directory, or the path of its log), in order, those in the first ``size`` bytes of the
     file if given. A torn last line (the process was killed while writing) is dropped. Any other line that isn't a JSON
-    object comes as ``{"e": MALFORMED, "malformed": its beginning}``, or with ``strict`` raises.
+    object comes as ``{"e": MALFORMED, "malformed": its beginning}``, or with ``strict`` raises. ``any_format``: also of
+    a log whose events have other fields than those of today.
 
     Raises:
-        DataError: there is no event log; with ``strict``: a line isn't an event (names the file and the line).
+        DataError: there is no event log, or one of another format; with ``strict``: a line isn't an event (names the
+            file and the line).
     """
     path = find_log(run)
     if path is None:
         raise DataError(f"{run}: no {PLAIN} here, compressed or not; give a run directory (the `out` of a run)")
-    return _events(path, size, strict)
+    return _events(path, size, strict, any_format)
 
 
-def _events(path: Path, size: int | None, strict: bool) -> Iterator[Event]:
+def _events(path: Path, size: int | None, strict: bool, any_format: bool) -> Iterator[Event]:
     lines = parse_jsonl(read_blocks(path, size), path, hint=_DAMAGE, malformed=None if strict else _malformed)
     for number, event in lines:
         if strict and not ("e" in event and "t" in event):
             raise DataError(f"{path}:{number}: not an event; {_DAMAGE}")
+        if not any_format and event.get("format", FORMAT) != FORMAT:
+            raise DataError(
+                f"{path} is an event log of format {event['format']}, and this Stretto reads format {FORMAT}: read "
+                "it with the Stretto that wrote it, or make the run anew (`stretto log` prints it as it is)"
+            )
         yield event
 
 

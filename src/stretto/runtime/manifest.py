@@ -29,16 +29,17 @@ from safetensors.numpy import load, save
 from stretto.config.schema import RunConfig
 from stretto.errors import CheckpointError, StrettoError
 from stretto.pool.columns import Columns, pack, pack_completions, unpack, unpack_completions
-from stretto.pool.late import FRESH, Promise
+from stretto.pool.late import FRESH, PendingReward
 from stretto.runtime.inputs import Inputs, prompt_of
 from stretto.runtime.logfile import GZIP, PLAIN
 from stretto.runtime.members import RunningGroup, snapshot_member
 from stretto.trajectory import Completion, Group, Trajectory
 
-FORMAT = 2
-"""2: late rewards."""
+FORMAT = 3
+"""2: late rewards. 3: today's names of records and settings."""
 _FINISH = ("stop", "length", "aborted")
 _NAME = re.compile(r"step-(\d+)(?:\.(\d+))?$")
+_OLD = "old_logprobs.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,11 @@ class Snapshot:
     offsets: dict[str, int]
     ready: list[Group]
     running: list[RunningGroup]
-    partials: dict[int, Completion]
+    partial_completions: dict[int, Completion]
     keep_partial: bool
-    late: list[Promise] = field(default_factory=list)
+    late: list[PendingReward] = field(default_factory=list)
     late_counts: dict[str, int] = field(default_factory=dict)
-    scored: Columns | None = None
+    old_logprobs: Columns | None = None
     inputs: Inputs = field(default_factory=dict)
 
 
@@ -86,9 +87,9 @@ class Restored:
     learner_dir: Path
     ready: list[Group]
     running: list[SavedGroup]
-    scored: Columns | None
-    """What an old-policy route had scored (``stretto.pool.scored``)."""
-    late: list[Promise]
+    old_logprobs: Columns | None
+    """What an old-policy route had scored (``stretto.pool.old_logprobs``)."""
+    late: list[PendingReward]
     """Trajectories that wait for their late reward; those that haven't trained are members of the groups above."""
     late_counts: dict[str, int]
     """What became of all the others; empty if the objective takes no late rewards."""
@@ -104,7 +105,7 @@ class Restored:
 async def save_checkpoint(
     directory: Path,
     save_learner: Callable[[Path], Awaitable[None]],
-    partials: Callable[[], Awaitable[dict[int, Completion]]],
+    partial_completions: Callable[[], Awaitable[dict[int, Completion]]],
     snapshot: Callable[[dict[int, Completion]], Snapshot],
     config: RunConfig,
 ) -> None:
@@ -116,7 +117,7 @@ async def save_checkpoint(
     try:
         (temporary / "learner").mkdir(parents=True)
         await save_learner(temporary / "learner")
-        parts = await partials()
+        parts = await partial_completions()
         state = snapshot(parts)  # no await until it is complete: one instant of the loop
         arrays, manifest = _describe(state)
         write = lambda: _write(directory, temporary, arrays, manifest)  # noqa: E731
@@ -141,7 +142,7 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
         for member in group.members:
             if member.over:
                 continue
-            completions = snapshot_member(member, state.partials) if state.keep_partial else []
+            completions = snapshot_member(member, state.partial_completions) if state.keep_partial else []
             open_members.append({"trajectory": member.trajectory, "completions": len(completions)})
             saved_members += [(member.trajectory, c) for c in completions]
         done += finished
@@ -174,7 +175,7 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
         "ready.safetensors": pack([t for g in state.ready for t in g.trajectories]),
         "done.safetensors": pack(done),
         "partial.safetensors": partial,
-        **({} if state.scored is None else {"scored.safetensors": state.scored}),
+        **({} if state.old_logprobs is None else {_OLD: state.old_logprobs}),
         "late.safetensors": pack([p.trajectory for p in state.late if p.trained_at != FRESH]),
     }
     return arrays, manifest
@@ -237,9 +238,10 @@ def load_checkpoint(path: Path) -> Restored:
     """Read and verify a checkpoint; ``CheckpointError`` names the file that is missing, cut or changed."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
-        if not isinstance(manifest["format"], int) or manifest["format"] > FORMAT:
+        if manifest["format"] != FORMAT:
             raise CheckpointError(
-                f"{path} has format {manifest['format']}; this Stretto reads up to {FORMAT}. Use a newer Stretto"
+                f"{path} has format {manifest['format']}, and this Stretto reads format {FORMAT}: go on with the "
+                "Stretto that wrote it, or start a new run"
             )
         for name, expected in manifest["files"].items():
             if not (path / name).exists():
@@ -251,23 +253,22 @@ def load_checkpoint(path: Path) -> Restored:
         partial_columns = dict(load((path / "partial.safetensors").read_bytes()))
         if "finish" in partial_columns:
             partial_columns["finish"] = np.array([_FINISH[i] for i in partial_columns["finish"]])
-        partials = [c for _, c in unpack_completions(partial_columns)]
+        partial_completions = [c for _, c in unpack_completions(partial_columns)]
         groups = [_group(entry, ready) for entry in manifest["ready"]]
-        running = [_saved_group(entry, done, partials) for entry in manifest["running"]]
+        running = [_saved_group(entry, done, partial_completions) for entry in manifest["running"]]
         return Restored(
             version=manifest["version"],
             next_task=manifest["next_task"],
             clock_s=manifest["clock_s"],
             offsets=manifest["offsets"],
             learner_dir=path / "learner",
-            scored=dict(load((path / scored).read_bytes())) if (scored := "scored.safetensors") in manifest["files"]
-            else None,
+            old_logprobs=dict(load((path / _OLD).read_bytes())) if _OLD in manifest["files"] else None,
             ready=groups,
             running=running,
-            late=_late(path, manifest.get("late", []), [t for g in groups for t in g.trajectories]
+            late=_late(path, manifest["late"], [t for g in groups for t in g.trajectories]
                        + [t for g in running for t in g.done]),
-            late_counts=manifest.get("late_counts", {}),
-            inputs=manifest.get("inputs", {}),
+            late_counts=manifest["late_counts"],
+            inputs=manifest["inputs"],
         )  # fmt: skip
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} can't be read: {type(error).__name__}: {error}. {_other(path)}") from error
@@ -304,15 +305,15 @@ def _group(entry: dict[str, Any], trajectories: list[Trajectory]) -> Group:
     return Group(entry["id"], members, entry["version"], entry["complete"])
 
 
-def _late(path: Path, entries: list[dict[str, Any]], untrained: list[Trajectory]) -> list[Promise]:
-    if not entries:  # format 1 has no such file
+def _late(path: Path, entries: list[dict[str, Any]], untrained: list[Trajectory]) -> list[PendingReward]:
+    if not entries:
         return []
     known = {t.id: t for t in [*untrained, *unpack(load((path / "late.safetensors").read_bytes()))]}
-    return [Promise(known[e["trajectory"]], e["since"], e["trained_at"], e["reward"]) for e in entries]
+    return [PendingReward(known[e["trajectory"]], e["since"], e["trained_at"], e["reward"]) for e in entries]
 
 
-def _saved_group(entry: dict[str, Any], done: list[Trajectory], partials: list[Completion]) -> SavedGroup:
+def _saved_group(entry: dict[str, Any], done: list[Trajectory], partial_completions: list[Completion]) -> SavedGroup:
     finished = [done.pop(0) for _ in range(entry["done"])]
-    open_ = {m["trajectory"]: [partials.pop(0) for _ in range(m["completions"])] for m in entry["open"]}
-    return SavedGroup(entry["id"], entry["version"], entry.get("prompt"), entry.get("pin"), entry["replaced"],
+    open_ = {m["trajectory"]: [partial_completions.pop(0) for _ in range(m["completions"])] for m in entry["open"]}
+    return SavedGroup(entry["id"], entry["version"], entry["prompt"], entry["pin"], entry["replaced"],
                       entry["created"], finished, open_)  # fmt: skip

@@ -72,22 +72,22 @@ class GroupLimits:
         return min(2, self.size)
 
 
-def snapshot_member(member: Member, partials: dict[int, Completion]) -> list[Completion]:
+def snapshot_member(member: Member, partial_completions: dict[int, Completion]) -> list[Completion]:
     """What an unfinished member has sampled: finished turns, then the partial turn (finish ``aborted``)."""
     completions = [*member.client.completions, *member.client.replay]
     current = member.client.current
     if current is not None:
         request, earlier = current
-        now = partials.get(request)
+        now = partial_completions.get(request)
         parts = [p for p in (earlier, now) if p is not None and len(p.tokens)]
         if parts:
             whole = parts[0] if len(parts) == 1 else join(*parts)
-            completions.append(Completion(whole.tokens, whole.logp, whole.entropy, whole.versions, "aborted",
+            completions.append(Completion(whole.tokens, whole.logprobs, whole.entropy, whole.versions, "aborted",
                                           whole.records))  # fmt: skip
     return completions
 
 
-def unfinished(member: Member, partials: dict[int, Completion]) -> Trajectory | None:
+def unfinished(member: Member, partial_completions: dict[int, Completion]) -> Trajectory | None:
     """What an unfinished member holds so far, its running turn included; None before its prompt. Its finished turns
     must have been replayed."""
     written = member.client.written
@@ -96,4 +96,4 @@ def unfinished(member: Member, partials: dict[int, Completion]) -> Trajectory | 
     if member.client.current is None:
         return written.so_far([])
     request, earlier = member.client.current
-    return written.so_far([c for c in (earlier, partials.get(request)) if c is not None and len(c.tokens)])
+    return written.so_far([c for c in (earlier, partial_completions.get(request)) if c is not None and len(c.tokens)])

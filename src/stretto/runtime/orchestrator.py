@@ -1,9 +1,9 @@
 """The loop. It turns the wheel and asks ``control`` at each decision; nobody else decides.
 
-It owns the life of a run: workers come up, the first weights are published, the feeder starts groups while the trainer
-trains batches, evaluations and checkpoints happen between steps, and everything is ended whatever happens. Everything
-that happens is an event; the control view is built from the events. The same code runs on the wall clock and on the
-virtual one.
+It owns the life of a run: workers come up, the first weights are published, the dispatcher starts groups while the
+train loop trains batches, evaluations and checkpoints happen between steps, and everything is ended whatever happens.
+Everything that happens is an event; the control view is built from the events. The same code runs on the wall clock and
+on the virtual one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
-from stretto.control.version import may_pin
+from stretto.control.version_pinning import may_pin
 from stretto.errors import StrettoError, WorkerError
 from stretto.runtime.clock import VirtualLoop
-from stretto.runtime.feeder import Feeder
+from stretto.runtime.context import Outcome, RunContext
+from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.manifest import Restored
-from stretto.runtime.parts import Outcome, Parts
 from stretto.runtime.publish import Publisher
 from stretto.runtime.recovery import checkpoint, restore_groups
 from stretto.runtime.saving import SavePlan
-from stretto.runtime.trainer import Trainer
+from stretto.runtime.train_loop import TrainLoop
 from stretto.runtime.workers.base import EngineHandle
 
 _ABANDON_S = 5.0
@@ -32,9 +32,9 @@ _ABANDON_S = 5.0
 class Orchestrator:
     """One run of the loop. ``restored``: go on from a checkpoint; ``evaluated``: the version of its last evaluation."""
 
-    def __init__(self, parts: Parts, restored: Restored | None = None, evaluated: int | None = None) -> None:
-        self._p = parts
-        self._c = parts.config
+    def __init__(self, context: RunContext, restored: Restored | None = None, evaluated: int | None = None) -> None:
+        self._ctx = context
+        self._c = context.config
         self._loop = asyncio.get_running_loop()
         self._restored, self._evaluated = restored, evaluated
         self._stopped: asyncio.Future[None] = self._loop.create_future()
@@ -43,24 +43,24 @@ class Orchestrator:
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._published = 0
         self._flusher: asyncio.TimerHandle | None = None
-        self._engines = {engine.name: engine for engine in parts.engines}
-        self._feeder = Feeder(parts, lambda: self._published, self.fail)
+        self._engines = {engine.name: engine for engine in context.engines}
+        self._dispatcher = Dispatcher(context, lambda: self._published, self.fail)
         if restored is not None:
-            self._feeder.next_task = restored.next_task
+            self._dispatcher.next_task = restored.next_task
         self._publisher = Publisher(
-            self._engines, parts.rules.publish, parts.view, parts.log, parts.waits, self._c.deadlines,
+            self._engines, context.rules.publish, context.view, context.log, context.waits, self._c.deadlines,
             self._c.control.in_flight,
-            self._log_published, self._feeder.wake, self.fail,
+            self._log_published, self._dispatcher.wake, self.fail,
         )  # fmt: skip
-        for engine in parts.engines:
+        for engine in context.engines:
             engine.keeps = may_pin(self._c)
-        self._trainer = Trainer(parts, self._feeder, self._publisher)
+        self._train_loop = TrainLoop(context, self._dispatcher, self._publisher)
 
     def stop(self) -> None:
         """Finish the running step, abandon what can be done again (a start-up, an evaluation), save, and end."""
         if not self._stopped.done():
             self._stopped.set_result(None)
-        self._trainer.stop()
+        self._train_loop.stop()
         self._publisher.stop()
 
     # the run
@@ -84,20 +84,20 @@ class Orchestrator:
             reason, self._at_once = "interrupted", True
             raise
         finally:
-            self._feeder.is_open = False
+            self._dispatcher.is_open = False
             if self._flusher is not None:
                 self._flusher.cancel()
             main.cancel()
             await asyncio.gather(main, return_exceptions=True)
             with contextlib.suppress(OSError):  # a full disk, say: it must not hide the first error
-                self._feeder.abandon(f"the run {reason}" if reason == "failed" else reason)
+                self._dispatcher.abandon(f"the run {reason}" if reason == "failed" else reason)
             await self._close()
             with contextlib.suppress(OSError):
                 self._end(reason)
 
     def _flush_often(self) -> None:
         """On the wall clock the log is on the disk within a second: a run that waits can be looked into."""
-        self._p.log.flush()
+        self._ctx.log.flush()
         self._flusher = self._loop.call_later(1.0, self._flush_often)
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -106,28 +106,28 @@ class Orchestrator:
         self.fail(error if isinstance(error, Exception) else StrettoError(f"the event loop: {context['message']}"))
 
     async def _main(self) -> Outcome:
-        p = self._p
+        ctx = self._ctx
         if not await self._unless_stopped(self._come_up()):
             self._at_once = True
             return Outcome("interrupted")  # nothing has changed since the checkpoint, or since the beginning
         if self._restored is not None:
-            restore_groups(p, self._feeder, self._restored)
-        self._feeder.is_open = True
-        self._feeder.wake()
+            restore_groups(ctx, self._dispatcher, self._restored)
+        self._dispatcher.is_open = True
+        self._dispatcher.wake()
         reason = await self._train()
-        self._feeder.is_open = False
+        self._dispatcher.is_open = False
         if reason == "done":
-            self._feeder.abandon("the run is over")
+            self._dispatcher.abandon("the run is over")
         await self._publisher.settled()
-        await self._trainer.settled()
-        if p.evaluator is not None and reason != "interrupted" and not await self._unless_stopped(self._evaluate()):
+        await self._train_loop.settled()
+        if ctx.evaluator is not None and reason != "interrupted" and not await self._unless_stopped(self._evaluate()):
             reason = "interrupted"
-        await checkpoint(p, self._feeder)
+        await checkpoint(ctx, self._dispatcher)
         if reason == "interrupted":
-            self._feeder.abandon("interrupted; its state is in the checkpoint")
+            self._dispatcher.abandon("interrupted; its state is in the checkpoint")
         elif reason == "data exhausted":  # in the checkpoint, too: a run that is given more data goes on with these
             self._leave_over()
-        await p.learner.save_model(p.out / "model")
+        await ctx.learner.save_model(ctx.out / "model")
         return Outcome(reason)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
@@ -150,41 +150,41 @@ class Orchestrator:
         """Workers, the first weights, the evaluation that comes before the first step."""
         await self._start_workers()
         await self._first_publish()
-        if self._p.evaluator is not None and self._owes_evaluation():
+        if self._ctx.evaluator is not None and self._owes_evaluation():
             await self._evaluate()
 
     def _owes_evaluation(self) -> bool:
         """Is one due before anything trains? After a resume: one that was abandoned, or that never came."""
-        version, c = self._p.view.version, self._c.eval
-        if version >= self._p.max_steps > 0 or (self._evaluated is not None and self._evaluated >= version):
+        version, c = self._ctx.view.version, self._c.eval
+        if version >= self._ctx.max_steps > 0 or (self._evaluated is not None and self._evaluated >= version):
             return False  # the last one comes at the end
         return c.at_start if version == 0 else bool(c.every) and version % c.every == 0
 
     def _leave_over(self) -> None:
         """The groups at the end of the data that fill no batch."""
-        left = len(self._feeder.pool)
+        left = len(self._dispatcher.pool)
         if left:
-            self._p.says(
+            self._ctx.on_progress(
                 f"{left} prompt(s) at the end of the data fill no batch of prompts_per_step = "
                 f"{self._c.prompts_per_step} and don't train"
                 + (" (drop_last = true)" if self._c.drop_last else ": control.batch waits for a whole one")
             )
-        self._feeder.abandon("the data is exhausted: no whole batch is left")
+        self._dispatcher.abandon("the data is exhausted: no whole batch is left")
 
     async def _start_workers(self) -> None:
-        p = self._p
-        p.says(f"starting the learner and {len(self._engines)} engine(s)")
+        ctx = self._ctx
+        ctx.on_progress(f"starting the learner and {len(self._engines)} engine(s)")
         for engine in self._engines.values():
             engine.failed.add_done_callback(self._engine_died)
-        await asyncio.gather(p.learner.start(), *(engine.start() for engine in self._engines.values()))
+        await asyncio.gather(ctx.learner.start(), *(engine.start() for engine in self._engines.values()))
         for engine in self._engines.values():
             engine.on_restart = self._publisher.reload
 
     async def _first_publish(self) -> None:
-        p = self._p
+        ctx = self._ctx
         version = 0
         if self._restored is not None:
-            version = await p.learner.load(self._restored.learner_dir)
+            version = await ctx.learner.load(self._restored.learner_dir)
             if version != self._restored.version:
                 raise StrettoError(
                     f"checkpoint {self._restored.learner_dir}: the learner is at version {version}, the manifest says "
@@ -192,43 +192,43 @@ class Orchestrator:
                 )
         start = self._loop.time()
         slot = await self._publisher.free_slot(version)
-        staged = await p.learner.stage(slot)
+        staged = await ctx.learner.stage(slot)
         self._log_published(version, staged, start)
         self._publisher.first(version, staged)
         await self._publisher.serving()
 
     async def _train(self) -> str:
-        p, c = self._p, self._c
+        ctx, c = self._ctx, self._c
         saves = SavePlan(c, None if isinstance(self._loop, VirtualLoop) else self._loop.time)
-        while p.view.version < p.max_steps:
-            if not await self._trainer.step():
-                return "interrupted" if self._trainer.stopping else "data exhausted"
-            version, more = p.view.version, p.view.version < p.max_steps
+        while ctx.view.version < ctx.max_steps:
+            if not await self._train_loop.step():
+                return "interrupted" if self._train_loop.stopping else "data exhausted"
+            version, more = ctx.view.version, ctx.view.version < ctx.max_steps
             if more and saves.due(version):
                 start = self._loop.time()
-                await self._trainer.settled()
-                await checkpoint(p, self._feeder)
+                await self._train_loop.settled()
+                await checkpoint(ctx, self._dispatcher)
                 saves.restart(self._loop.time() - start)
-            if more and p.evaluator is not None and c.eval.every and version % c.eval.every == 0:
+            if more and ctx.evaluator is not None and c.eval.every and version % c.eval.every == 0:
                 await self._unless_stopped(self._evaluate())
-            if more and self._trainer.stopping:
+            if more and self._train_loop.stopping:
                 return "interrupted"
         return "done"
 
     async def _evaluate(self) -> None:
-        assert self._p.evaluator is not None
+        assert self._ctx.evaluator is not None
         await self._publisher.serving()
         self._publisher.hold()
         try:
             newest = max(e.version for e in self._engines.values() if e.version is not None)
             engines = [e for e in self._engines.values() if e.version == newest]
             more = {}
-            if self._c.eval.canary:
+            if self._c.eval.weight_drift:
                 more["distance"] = await self._distances(engines)
-            await self._p.evaluator.run(engines, self._loop.time, **more)
+            await self._ctx.evaluator.run(engines, self._loop.time, **more)
         finally:
             self._publisher.let_go()
-        self._p.log.flush()
+        self._ctx.log.flush()
 
     async def _distances(self, engines: list[EngineHandle]) -> dict[str, float]:
         """How far each engine's weights are from its first ones; without those that die and come up again."""
@@ -256,26 +256,26 @@ class Orchestrator:
         """The last line of the log. Everything is closed: nothing can come after it."""
         for engine in self._engines.values():
             engine.flush_busy()
-        view = self._p.view
+        view = self._ctx.view
         endings = ("submitted", "trained", "rejected", "filtered", "failed", "cancelled")
         ledger = {name: view.ledger[name] for name in endings}
-        late = {} if self._p.late is None else {"late": self._p.late.queue.counts}
-        self._p.log.emit("RunEnd", reason=reason, ledger={**ledger, "open": view.open}, **late)
-        self._p.log.flush()
+        late = {} if self._ctx.late is None else {"late": self._ctx.late.queue.counts}
+        self._ctx.log.emit("RunEnd", reason=reason, ledger={**ledger, "open": view.open}, **late)
+        self._ctx.log.flush()
 
     async def _close(self) -> None:
-        self._trainer.close()
+        self._train_loop.close()
         self._publisher.close()
-        parts: list[Any] = [*self._engines.values(), self._p.learner, self._p.scoring]
+        parts: list[Any] = [*self._engines.values(), self._ctx.learner, self._ctx.scoring]
         closing = asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
         if self._at_once:
             await asyncio.sleep(0)  # by now they know that a death is no news
-            self._p.kill()
+            self._ctx.kill()
         await closing
 
     def _log_published(self, version: int, staged: Any, start: float) -> None:
         self._published = version
         checksum, nbytes = getattr(staged, "checksum", ""), getattr(staged, "nbytes", 0)
-        self._p.log.emit(
-            "Published", version=version, checksum=checksum, bytes=nbytes, start=self._p.log.run_time(start)
+        self._ctx.log.emit(
+            "Published", version=version, checksum=checksum, bytes=nbytes, start=self._ctx.log.run_time(start)
         )

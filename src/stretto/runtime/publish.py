@@ -16,16 +16,17 @@ from stretto.config.deadlines import Deadlines
 from stretto.control.hooks import Publish
 from stretto.control.view import View
 from stretto.errors import WorkerError
+from stretto.learner.result import Staging
 from stretto.runtime.clock import VirtualLoop
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
-from stretto.runtime.workers.base import EngineHandle, Staging
+from stretto.runtime.workers.base import EngineHandle
 
 SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class StagedWeights:
     """Weights that are staged: their version, where, and how the engine finds and verifies them."""
 
     version: int
@@ -57,8 +58,8 @@ class Publisher:
         drains = in_flight == "drain"  # what runs may take to its end before the load begins
         self._load_s = deadlines.publish_s + (deadlines.rollout_s if drains else 0.0)
         self._setting = "publish_s + deadlines.rollout_s" if drains else "publish_s"
-        self._newest: Offer | None = None
-        self._loading: dict[str, Offer] = {}
+        self._newest: StagedWeights | None = None
+        self._loading: dict[str, StagedWeights] = {}
         self._loads: dict[str, asyncio.Task[None]] = {}
         self.stopped = False
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -91,7 +92,7 @@ class Publisher:
         finally:
             self._staging -= 1
         self._published(version, done.staged, asyncio.get_running_loop().time() - done.seconds)
-        self._newest = Offer(version, version % SLOTS, done.staged)
+        self._newest = StagedWeights(version, version % SLOTS, done.staged)
         again, self._again = self._again, set()
         for name in again:
             self.reload(self._engines[name])
@@ -100,7 +101,7 @@ class Publisher:
 
     def first(self, version: int, staged: Any) -> None:
         """The first weights of this run, or of its resumption: every engine loads them, whatever the rule says."""
-        self._newest = Offer(version, version % SLOTS, staged)
+        self._newest = StagedWeights(version, version % SLOTS, staged)
         for name in self._engines:
             self._start(name)
 
@@ -162,14 +163,14 @@ class Publisher:
         """The slot for this version, once nobody reads from it."""
         slot = version % SLOTS
         if self._readers(slot):
-            await self._waits.on(
+            await self._waits.wait_with_deadline(
                 self._unread(slot), "the learner", lambda: f"slot {slot} of the weights, from which "
                 f"{', '.join(self._readers(slot))} loads", self._load_s, self._setting, self._warn,
             )  # fmt: skip
         return slot
 
     def _readers(self, slot: int) -> list[str]:
-        return [name for name, offer in self._loading.items() if offer.slot == slot]
+        return [name for name, weights in self._loading.items() if weights.slot == slot]
 
     async def _unread(self, slot: int) -> None:
         while self._readers(slot) and not self.stopped:
@@ -192,11 +193,11 @@ class Publisher:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _load(self, name: str, offer: Offer) -> None:
+    async def _load(self, name: str, weights: StagedWeights) -> None:
         try:
-            loading = self._engines[name].load(offer.staged, offer.slot, self._in_flight)
-            loaded = await self._waits.on(
-                loading, "the weight update", f"{name}: loading version {offer.version}", self._load_s, self._setting,
+            loading = self._engines[name].load(weights.staged, weights.slot, self._in_flight)
+            loaded = await self._waits.wait_with_deadline(
+                loading, "the weight update", f"{name}: loading version {weights.version}", self._load_s, self._setting,
                 self._warn,
             )  # fmt: skip
         except asyncio.CancelledError:
@@ -226,7 +227,7 @@ class Publisher:
     def _release_old(self) -> None:
         """Log the versions that no engine holds any more, neither as its newest one nor for pinned groups."""
         used = {version for engine in self._engines.values() for version in engine.held}
-        used |= {offer.version for offer in self._loading.values()}
+        used |= {weights.version for weights in self._loading.values()}
         for version in sorted(self._alive - used):
             self._alive.discard(version)
             self._log.emit("Released", version=version)

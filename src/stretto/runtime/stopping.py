@@ -15,7 +15,7 @@ from stretto.runtime.orchestrator import Orchestrator
 
 @contextlib.contextmanager
 def stoppable(
-    orchestrator: Orchestrator, says: Callable[[str], None], stop_s: float, signals: Signals | None
+    orchestrator: Orchestrator, on_progress: Callable[[str], None], stop_s: float, signals: Signals | None
 ) -> Iterator[None]:
     """Inside: the first signal lets the run finish its step, save and end; the second one, or ``stop_s`` after the
     first, cancels the task that is here. Pauses of the process are no time on the wall clock's loop."""
@@ -23,7 +23,7 @@ def stoppable(
     assert main is not None
 
     def stop() -> None:
-        says(f"stopping: what runs is finished and saved first, in {stop_s:g} s at most; once more ends at once")
+        on_progress(f"stopping: what runs is finished and saved first, in {stop_s:g} s at most; once more ends at once")
         orchestrator.stop()
 
     with contextlib.ExitStack() as inside:

@@ -1,7 +1,8 @@
 """Every wait has an owner, a deadline and a name.
 
-``Waits.on`` wraps an awaitable: past ``warn_s`` it logs a ``Waiting`` event with the owner and what is waited for;
-past the deadline it raises ``DeadlineError`` that says the same. ``describe`` lists all current waits, for a stuck run.
+``Waits.wait_with_deadline`` wraps an awaitable: past ``warn_s`` it logs a ``Waiting`` event with the owner and what is
+waited for; past the deadline it raises ``DeadlineError`` that says the same. ``describe`` lists all current waits, for
+a stuck run.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Waits:
         self._current: dict[int, tuple[str, Callable[[], str], float]] = {}
         self._next = 0
 
-    async def on(
+    async def wait_with_deadline(
         self, awaitable: Awaitable[T], owner: str, what: str | Callable[[], str], deadline_s: float, setting: str,
         warn: bool = True,
     ) -> T:  # fmt: skip
         """Await with a deadline; ``setting`` names the config key that holds it. ``warn`` False: a long wait is no
-        news, as its length is modelled."""
+        news, as its length is simulated."""
         say = what if callable(what) else lambda: what
         loop = asyncio.get_running_loop()
         key, self._next = self._next, self._next + 1

@@ -19,7 +19,7 @@ from stretto.config.schema import RunConfig
 from stretto.errors import ConfigError, DataError, StrettoError
 from stretto.kernel.jsonl import cut_torn_line, read_jsonl
 from stretto.observe.metrics import read_metrics
-from stretto.runtime.side_by_side import SideBySide
+from stretto.runtime.process_map import ProcessMap
 
 _EXACT = ("order=submission", "control.in_flight=pin")  # each batch is sampled by the one version that it should be
 _QUIET = ("logging.console=off", "logging.report=false", "logging.rollouts_per_step=0", "save_every=0")
@@ -95,8 +95,8 @@ def _run(
             done(records[cell.name])
     if not missing:
         return [records[cell.name] for cell in cells]
-    with SideBySide(min(jobs, len(missing))) as pool, (out / "results.jsonl").open("a") as file:
-        _warm_starts(pool, source, settings, missing)
+    with ProcessMap(min(jobs, len(missing))) as pool, (out / "results.jsonl").open("a") as file:
+        _sft_models(pool, source, settings, missing)
         for record in pool.results(_run_cell, [(source, list(settings), cell, out, keep_runs) for cell in missing]):
             file.write(json.dumps(record) + "\n")
             file.flush()
@@ -161,7 +161,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     return records
 
 
-def _warm_starts(pool: SideBySide, source: str, settings: Sequence[str], cells: Iterable[Cell]) -> None:
+def _sft_models(pool: ProcessMap, source: str, settings: Sequence[str], cells: Iterable[Cell]) -> None:
     """Build each seed's model once, before runs that would all build it."""
     models = {}
     for cell in cells:

@@ -78,10 +78,10 @@ def test_the_head_holds_the_likeliest_tokens() -> None:
     tree = TokenTree.full(4, 2, seed=1)
     sampler, paths = random_policy(tree, 2), torch.arange(16)
     head = with_head(tree.rows(sampler), tree, sampler, paths, k=2)
-    assert head.head_tokens is not None
-    assert head.head_logp_behavior is not None
-    assert head.head_tokens.shape == (16, 2, 2)
-    assert float(head.head_logp_behavior[0, 0, 0]) == float(sampler[0].max())
+    assert head.top_tokens is not None
+    assert head.top_logp_behavior is not None
+    assert head.top_tokens.shape == (16, 2, 2)
+    assert float(head.top_logp_behavior[0, 0, 0]) == float(sampler[0].max())
 
 
 def test_kl_fit_of_the_small_tree() -> None:
@@ -95,7 +95,7 @@ def test_kl_fit_of_the_small_tree() -> None:
     assert exact[0].tolist() == pytest.approx([0.1845730203, -0.1845730203], abs=1e-10)
 
 
-@pytest.mark.parametrize("draws", [2, 3])
+@pytest.mark.parametrize("sampled", [2, 3])
 def test_residuals_that_share_the_column_of_the_score_are_biased_by_a_covariance(draws: int) -> None:
     paths, tokens, chances = all_draws(SMALL, SAMPLER, draws)
     batch = with_draws(SMALL.rows(SAMPLER, paths), SMALL, SAMPLER, paths, tokens)

@@ -1,1 +1,1 @@
-"""Engines and learners as the loop holds them: inline, in processes of their own, or modelled."""
+"""Engines and learners as the loop holds them: inline, in processes of their own, or simulated."""

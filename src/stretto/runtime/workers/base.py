@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from stretto.errors import InvariantError, WorkerError
+from stretto.learner.result import StepResult
 from stretto.pool.columns import Columns
 from stretto.rollout.types import Report, Request, empty_completion
 from stretto.runtime.events import UNLOGGED, EventLog
@@ -34,36 +35,12 @@ class Loaded:
     start: float
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """``staged`` describes weights that lie in the weight memory; writing them took ``seconds``."""
-
-    staged: Any
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    """A learner's answer to ``step``. ``staging`` gives the new weights once they are staged; the next step need not
-    wait for that (None: the step was skipped)."""
-
-    version: int
-    skipped: bool
-    metrics: dict[str, float]
-    staging: Awaitable[Staging] | None = None
-    reason: str | None = None
-    ratio: Any = None
-    """[tokens of the batch] current over behaviour probability at the start of the step; NaN where it isn't known."""
-    fill_s: float = 0.0
-    """How long the step waited for old log-probabilities."""
-
-
 class LearnerHandle(Protocol):
     """The learner as the loop holds it."""
 
     async def start(self) -> None: ...
 
-    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> Stepped:
+    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> StepResult:
         """Train on a batch; on success the new weights will be staged in ``slot``, which needn't be free before."""
         ...
 
@@ -130,8 +107,18 @@ class EngineHandle:
     """Base of all engine handles: futures per request, coalesced sending, delivery."""
 
     __slots__ = (
-        "_futures", "_needless", "_outbox", "busy", "failed", "held", "keeps", "log", "more_coming", "name",
-        "on_restart", "version",
+        "_futures",
+        "_needless",
+        "_outbox",
+        "batching_hint",
+        "busy",
+        "failed",
+        "held",
+        "keeps",
+        "log",
+        "name",
+        "on_restart",
+        "version",
     )  # fmt: skip
 
     def __init__(self, name: str, log: EventLog) -> None:
@@ -149,7 +136,7 @@ class EngineHandle:
         self._outbox: list[Request] = []
         self.on_restart: Callable[[EngineHandle], None] | None = None
         """Called when a new process is up and needs weights."""
-        self.more_coming: Callable[[], bool] = lambda: False
+        self.batching_hint: Callable[[], bool] = lambda: False
         """True while further requests are about to be made."""
 
     @property
@@ -178,7 +165,7 @@ class EngineHandle:
         if version not in self.held or not self.keeps:
             raise InvariantError(
                 f"{self.name} can't promise version {version}: it holds {sorted(self.held)}"
-                + ("" if self.keeps else " and keeps none of them (control.version.name = 'latest')")
+                + ("" if self.keeps else " and keeps none of them (control.version_pinning.name = 'latest')")
             )
         self.held[version] += 1
 
@@ -219,7 +206,7 @@ class EngineHandle:
             log.write({"e": "FirstToken", "t": log.now(), "engine": self.name, "traj": trajectories,
                        "request": numbers})  # fmt: skip
 
-    def give_up(self, request: int) -> None:
+    def cancel(self, request: int) -> None:
         """Nobody waits for this request any more."""
         if self._futures.pop(request, None) is not None:
             self.abort([request])
@@ -239,13 +226,13 @@ class EngineHandle:
                 future.exception()
         self._futures.clear()
 
-    def opened(self, version: int) -> None:
+    def on_weights_loaded(self, version: int) -> None:
         """The engine holds ``version`` now; requests that waited for its first one leave."""
         self.version = version
         self.held[version] += 0
         self._flush()
 
-    def interrupted(self) -> None:
+    def requeue(self) -> None:
         """The engine lost everything: open requests end as aborted without tokens, so that each goes on. But groups
         that were promised a version can't, and that ends the run."""
         self.version = None
@@ -253,7 +240,7 @@ class EngineHandle:
             return self.fail(WorkerError(
                 f"{self.name} died, and with it version {', '.join(map(str, lost))}, to which groups are pinned: they "
                 "can't go on. Resume the run (they start over), or let running groups move to newer weights "
-                "(control.version.name = 'latest', control.in_flight other than 'pin')"
+                "(control.version_pinning.name = 'latest', control.in_flight other than 'pin')"
             ))  # fmt: skip
         self.held.clear()
         self.deliver([(request, empty_completion()) for request in list(self._futures)])
@@ -261,7 +248,7 @@ class EngineHandle:
     def _flush(self) -> None:
         if self.version is None:
             return
-        if len(self._outbox) < _ENOUGH and self.more_coming():  # one large batch decodes faster than many small ones
+        if len(self._outbox) < _ENOUGH and self.batching_hint():  # one large batch decodes faster than many small ones
             asyncio.get_running_loop().call_soon(self._flush)
             return
         requests = [r for r in self._outbox if r.id in self._futures]
@@ -290,13 +277,10 @@ class EngineHandle:
         """Swap weights between two steps."""
         raise NotImplementedError
 
-    async def partials(self) -> dict[int, Completion]:
-        """What running requests have sampled so far, by request id."""
-        raise NotImplementedError
-
-    async def made(self, pause: bool) -> dict[int, Completion]:
-        """``partials``, once everything that finished before them is delivered. ``pause``: it samples nothing more
-        until it loads weights."""
+    async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
+        """What running requests have sampled so far, by request id. ``settle``: between two advances, once everything
+        that finished before is delivered. ``pause`` (needs ``settle``): it samples nothing more until it loads
+        weights."""
         raise NotImplementedError
 
     async def distance(self) -> float:

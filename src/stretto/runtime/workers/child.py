@@ -118,10 +118,10 @@ class _EngineProcess(_Process):
 
         self.phase(f"loading the model from {spec['model_dir']}")
         self.engine = build_engine(
-            spec["model_dir"], spec["engine"], spec["seed"], spec["eos_ids"], keep_initial=spec["canary"],
+            spec["model_dir"], spec["engine"], spec["seed"], spec["eos_ids"], keep_initial=spec["weight_drift"],
             keep_versions=spec["keep_versions"],
         )  # fmt: skip
-        self.steps = spec["engine"].steps_per_advance
+        self.steps = spec["engine"].decode_steps
         self.pending_load: tuple[int | None, int, Any, str] | None = None
         self.paused = False
         self.spans: list[list[float]] = []
@@ -186,9 +186,9 @@ class _EngineProcess(_Process):
             self.engine.abort(message[1])
         elif kind == "free":
             self.engine.free(message[1])
-        elif kind in ("partials", "pause"):
+        elif kind in ("snapshot", "pause"):
             self.paused = self.paused or kind == "pause"
-            self.answer(pack_completions(list(self.engine.partials().items())))
+            self.answer(pack_completions(list(self.engine.snapshot().items())))
         elif kind == "distance":
             self.answer(self.engine.distance_to_initial())
         elif kind == "load":
@@ -234,7 +234,7 @@ class _LearnerProcess(_Process):
 
     def run(self) -> None:
         """Answer until told to close."""
-        from stretto.runtime.workers.base import Staging, Stepped
+        from stretto.learner.result import Staging
 
         while True:
             self.number, message = self.wire.receive()
@@ -245,10 +245,7 @@ class _LearnerProcess(_Process):
                 if kind == "step":
                     result = self.learner.step(message[1])
                     self.stepped = not result.skipped
-                    self.answer(
-                        Stepped(result.version, result.skipped, result.metrics, None, result.reason, result.ratio,
-                                result.fill_s)
-                    )  # fmt: skip
+                    self.answer(result)
                 elif kind == "slot":
                     if self.stepped:  # while the parent prepares the next batch
                         self.stepped, before = False, time.monotonic()

@@ -1,4 +1,4 @@
-"""Engine and learner in the loop's own process: on the virtual clock with modelled durations, or on the wall clock.
+"""Engine and learner in the loop's own process: on the virtual clock with simulated durations, or on the wall clock.
 
 The same passive classes as in worker processes. A driver coroutine advances the engine while it has work; weights
 swap and requests stop between two advances only.
@@ -9,24 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from stretto.cluster.costs import Costs
+from stretto.learner.result import Staging, StepResult
 from stretto.pool.columns import Columns
 from stretto.rollout.types import Engine, Report, Request
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
-from stretto.runtime.workers.base import EngineHandle, Loaded, Staging, Stepped
+from stretto.runtime.workers.base import EngineHandle, Loaded
+from stretto.simulation.costs import CostModel
 from stretto.trajectory import Completion
 
 
 class PassiveLearner(Protocol):
-    """What a learner class offers (``learner.learner.Learner``; ``cluster.learner`` for simulation)."""
+    """What a learner class offers (``learner.learner.Learner``; ``simulation.learner`` for simulation)."""
 
     version: int
 
-    def step(self, columns: Columns) -> Any: ...
+    def step(self, columns: Columns) -> StepResult: ...
 
     def score(self, columns: Columns, before: int) -> Any: ...
 
@@ -40,11 +42,11 @@ class PassiveLearner(Protocol):
 
 
 class InlineEngine(EngineHandle):
-    """Drives a passive engine inside this loop. ``costs`` None: wall clock, no modelled time."""
+    """Drives a passive engine inside this loop. ``costs`` None: wall clock, no simulated time."""
 
-    def __init__(self, name: str, engine: Engine, log: EventLog, costs: Costs | None, steps_per_advance: int) -> None:
+    def __init__(self, name: str, engine: Engine, log: EventLog, costs: CostModel | None, decode_steps: int) -> None:
         super().__init__(name, log)
-        self._engine, self._costs, self._steps = engine, costs, steps_per_advance
+        self._engine, self._costs, self._steps = engine, costs, decode_steps
         self._work = asyncio.Event()
         self._advancing = asyncio.Lock()
         self._paused = False
@@ -76,15 +78,14 @@ class InlineEngine(EngineHandle):
         self._work.set()
         return await future
 
-    async def partials(self) -> dict[int, Completion]:
-        """What running requests have sampled so far."""
-        return self._engine.partials()
-
-    async def made(self, pause: bool) -> dict[int, Completion]:
-        """``partials`` between two advances; ``pause``: the next one comes after ``load``."""
+    async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
+        """What running requests have sampled so far; ``settle``: between two advances; ``pause``: the next one comes
+        after ``load``."""
+        if not settle:
+            return self._engine.snapshot()
         async with self._advancing:
             self._paused = self._paused or pause
-            return self._engine.partials()
+            return self._engine.snapshot()
 
     async def distance(self) -> float:
         """Relative L2 distance of its weights to the first ones."""
@@ -143,7 +144,7 @@ class InlineEngine(EngineHandle):
         self._paused = False
         await asyncio.sleep(self._costs.publish_s if self._costs is not None else 0)
         self.deliver(aborted)
-        self.opened(version)
+        self.on_weights_loaded(version)
         if not future.done():
             future.set_result(Loaded(version, self.log.run_time(start)))
 
@@ -151,7 +152,7 @@ class InlineEngine(EngineHandle):
 class InlineLearner:
     """Holds a passive learner in this process. In virtual time a step takes what the cost model says."""
 
-    def __init__(self, learner: PassiveLearner, costs: Costs | None, waits: Waits, step_s: float) -> None:
+    def __init__(self, learner: PassiveLearner, costs: CostModel | None, waits: Waits, step_s: float) -> None:
         """``step_s``: the deadline of a step; a real one on the wall clock is noticed when it is over."""
         self._learner, self._costs = learner, costs
         self._waits, self._step_s = waits, step_s
@@ -159,10 +160,10 @@ class InlineLearner:
     async def start(self) -> None:
         """Nothing to bring up."""
 
-    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> Stepped:
+    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> StepResult:
         """Train on a batch."""
         with contextlib.closing(slot):
-            result = await self._waits.on(
+            result = await self._waits.wait_with_deadline(
                 self._step(columns), "the loop", "learner: a learner step", self._step_s, "step_s", self._costs is None
             )
             free = await slot
@@ -170,16 +171,13 @@ class InlineLearner:
         if not result.skipped:  # now: this class may be in its next step when somebody awaits it
             staging = asyncio.get_running_loop().create_future()
             staging.set_result(Staging(await self.stage(free), 0.0))
-        fill_s = getattr(result, "fill_s", 0.0) if self._costs is None else self._costs.forward_s(_filled(result))
-        return Stepped(
-            result.version, result.skipped, result.metrics, staging, result.reason, getattr(result, "ratio", None),
-            fill_s,
-        )  # fmt: skip
+        fill_s = result.fill_s if self._costs is None else self._costs.forward_s(result.fill_tokens)
+        return replace(result, staging=staging, fill_s=fill_s)
 
-    async def _step(self, columns: Columns) -> Any:
+    async def _step(self, columns: Columns) -> StepResult:
         result = self._learner.step(columns)
         if self._costs is not None:
-            filling_s = self._costs.forward_s(_filled(result))
+            filling_s = self._costs.forward_s(result.fill_tokens)
             await asyncio.sleep(self._costs.step_s(int(columns["length"].sum())) + filling_s)
         else:
             for _ in range(2):  # a timer that came due meanwhile fires after the first
@@ -212,8 +210,3 @@ class InlineLearner:
 
     async def close(self) -> None:
         """Nothing to end."""
-
-
-def _filled(result: Any) -> int:
-    """Tokens that a step read only to fill in old log-probabilities."""
-    return int(getattr(result, "fill_tokens", 0))

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import InvariantError, WorkerError
+from stretto.learner.result import Staging, StepResult
 from stretto.pool.columns import Columns, unpack_completions
 from stretto.rollout.types import Report, Request
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
-from stretto.runtime.workers.base import EngineHandle, Loaded, Staging, Stepped
+from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.requests import pack_requests
 from stretto.runtime.workers.spawn import ChildProcess, Spawned
 from stretto.trajectory import Completion
@@ -24,7 +25,7 @@ from stretto.trajectory import Completion
 class ProcessEngine(EngineHandle):
     """An engine in a child process; it decodes on its own while it has work and reports what finished.
 
-    ``hatch`` starts a process. ``max_restarts`` > 0: a dead process is replaced, the newest weights are loaded again,
+    ``acquire`` starts a process. ``max_restarts`` > 0: a dead process is replaced, the newest weights are loaded again,
     and its requests go on. Otherwise its death fails the run.
     """
 
@@ -35,7 +36,7 @@ class ProcessEngine(EngineHandle):
         log: EventLog,
         waits: Waits,
         *,
-        hatch: Callable[[], Spawned],
+        acquire: Callable[[], Spawned],
         startup_s: float,
         publish_s: float,
         shutdown_s: float,
@@ -46,7 +47,7 @@ class ProcessEngine(EngineHandle):
         self._spec = spec
         self._startup_s, self._publish_s, self._shutdown_s = startup_s, publish_s, shutdown_s
         self._restarts_left = max_restarts
-        self._make = lambda: ChildProcess(name, hatch(), waits, on_message=self._message, on_death=self._died)
+        self._make = lambda: ChildProcess(name, acquire(), waits, on_message=self._message, on_death=self._died)
         self._child = self._make()
         self._restarting: asyncio.Task[None] | None = None
         self._arrived: deque[tuple[int, Completion]] = deque()
@@ -88,31 +89,31 @@ class ProcessEngine(EngineHandle):
             raise child.error
         if version != staged.version:
             raise InvariantError(f"{self.name} was asked for version {staged.version} and loaded {version}")
-        self.opened(version)
+        self.on_weights_loaded(version)
         return Loaded(version, self.log.run_time(start))
 
-    async def partials(self) -> dict[int, Completion]:
-        """What running requests have sampled so far; nothing while the process is being replaced."""
+    async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
+        """What running requests have sampled so far; nothing while the process is being replaced. ``settle``: all
+        that came before is delivered; ``pause``: it goes on after ``load``."""
+        if pause:
+            columns = await self._child.ask(("pause",), "its partial rollouts", self._publish_s, "publish_s")
+            found = dict(unpack_completions(columns))
+        else:
+            found = await self._partial()
+        while settle and self._arrived:
+            await asyncio.sleep(0)
+        return found
+
+    async def _partial(self) -> dict[int, Completion]:
         if self.restarting:
             return {}
         try:
-            columns = await self._child.ask(("partials",), "its partial rollouts", self._publish_s, "publish_s")
+            columns = await self._child.ask(("snapshot",), "its partial rollouts", self._publish_s, "publish_s")
         except WorkerError:
             if self.restarting:
                 return {}
             raise
         return dict(unpack_completions(columns))
-
-    async def made(self, pause: bool) -> dict[int, Completion]:
-        """``partials``, and all that came before them is delivered; ``pause``: it goes on after ``load``."""
-        if pause:
-            columns = await self._child.ask(("pause",), "its partial rollouts", self._publish_s, "publish_s")
-            found = dict(unpack_completions(columns))
-        else:
-            found = await self.partials()
-        while self._arrived:
-            await asyncio.sleep(0)
-        return found
 
     async def distance(self) -> float:
         """Relative L2 distance of its weights to the first ones."""
@@ -161,7 +162,7 @@ class ProcessEngine(EngineHandle):
             self.fail(error)
             return
         self._restarts_left -= 1
-        self.interrupted()
+        self.requeue()
         if self.failed.done():
             return
         self._restarting = asyncio.get_running_loop().create_task(self._restart())
@@ -194,7 +195,7 @@ class ProcessLearner:
         log: EventLog,
         waits: Waits,
         *,
-        hatch: Callable[[], Spawned],
+        acquire: Callable[[], Spawned],
         startup_s: float,
         step_s: float,
         shutdown_s: float,
@@ -202,7 +203,7 @@ class ProcessLearner:
         self._log, self._spec = log, spec
         self._startup_s, self._step_s, self._shutdown_s = startup_s, step_s, shutdown_s
         self._on_death: Callable[[BaseException], None] = lambda error: None
-        self._child = ChildProcess("learner", hatch(), waits, on_message=self._message, on_death=self._died)
+        self._child = ChildProcess("learner", acquire(), waits, on_message=self._message, on_death=self._died)
         self._waits = waits
         self._staging: deque[asyncio.Future[Staging]] = deque()
 
@@ -238,21 +239,23 @@ class ProcessLearner:
         await self._child.start(self._spec, self._startup_s)
         self._log.emit("WorkerUp", worker="learner")
 
-    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> Stepped:
+    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> StepResult:
         """Train on a batch."""
         staged: asyncio.Future[Staging] = asyncio.get_running_loop().create_future()
         self._staging.append(staged)  # now: its message may come together with the answer
         with contextlib.closing(slot), contextlib.closing(self._child.call(("step", columns))) as answering:
             self._child.post(("slot", await slot))
             # how long the slot took is the engines' affair, and has its own deadline
-            answer: Stepped = await self._waits.on(
+            answer: StepResult = await self._waits.wait_with_deadline(
                 answering, "the loop", "learner: a learner step", self._step_s, "step_s"
             )
         if answer.skipped:
             self._staging.remove(staged)
             return answer
         what = f"the learner: staging version {answer.version}"
-        return replace(answer, staging=self._waits.on(staged, "the weight update", what, self._step_s, "step_s"))
+        return replace(
+            answer, staging=self._waits.wait_with_deadline(staged, "the weight update", what, self._step_s, "step_s")
+        )
 
     async def score(self, columns: Columns, before: int) -> Any:
         """Score segments."""

@@ -30,7 +30,9 @@ def pack_requests(requests: Sequence[Request]) -> Packed:
         if which is None:
             which = sampling[id(r.sampling)] = len(params)
             params.append(r.sampling)
-        rows.append((r.id, r.trajectory, r.group, at, which, r.version, r.top_logp, r.draws, r.distribution))
+        rows.append(
+            (r.id, r.trajectory, r.group, at, which, r.version, r.top_logprobs, r.sampled_logprobs, r.distribution)
+        )
     return arrays, params, rows
 
 

@@ -108,7 +108,7 @@ class ChildProcess:
         """Give it its spec and wait until it is ready; returns what it says of itself."""
         reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=2**30)
         self._listener = asyncio.create_task(self._listen(reader), name=f"{self.name} listener")
-        return await self._waits.on(
+        return await self._waits.wait_with_deadline(
             self.call(("spec", spec)), "start-up", lambda: f"{self.name}: {self._phase}", deadline_s, "startup_s"
         )
 
@@ -119,7 +119,7 @@ class ChildProcess:
 
     def ask(self, message: Any, what: str, deadline_s: float, setting: str, owner: str = "the loop") -> Awaitable[Any]:
         """Send a message, now, and await its answer; several questions may be open at once."""
-        return self._waits.on(self.call(message), owner, f"{self.name}: {what}", deadline_s, setting)
+        return self._waits.wait_with_deadline(self.call(message), owner, f"{self.name}: {what}", deadline_s, setting)
 
     def call(self, message: Any) -> Coroutine[Any, Any, Any]:
         """Send a message, now, and await its answer without a deadline: the caller has its own."""

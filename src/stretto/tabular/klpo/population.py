@@ -57,16 +57,18 @@ class SharedColumns:
     beta: float
     weights: Literal["own", "mean"] = "own"
 
-    def __call__(self, batch: TokenBatch, logp: Tensor, mc_logp: Tensor) -> Loss:
+    def __call__(self, batch: TokenBatch, logp: Tensor, sampled_logprobs: Tensor) -> Loss:
         """The surrogate."""
-        behavior, drawn, rewards = batch.need("logp_behavior", "mc_logp_behavior", "rewards")
+        behavior, drawn, rewards = batch.need("logp_behavior", "sampled_logp_behavior", "rewards")
         mask = batch.mask[..., None]
         ell = torch.where(batch.mask, logp - behavior, 0.0).sum(1, keepdim=True)
-        kl = torch.where(mask, drawn - mc_logp, 0.0).sum(1)
+        kl = torch.where(mask, drawn - sampled_logprobs, 0.0).sum(1)
         d = (rewards.sum(1, keepdim=True) - self.beta * (ell + kl)).detach()
         if self.weights == "mean":
             d = d.mean(1, keepdim=True)
-        score = torch.where(batch.mask, logp, 0.0).sum(1, keepdim=True) - torch.where(mask, mc_logp, 0.0).sum(1)
+        score = torch.where(batch.mask, logp, 0.0).sum(1, keepdim=True) - torch.where(mask, sampled_logprobs, 0.0).sum(
+            1
+        )
         total = -(d * score).mean(1).mean()
         return Loss(total, total, torch.zeros_like(total), Metrics())
 
@@ -136,4 +138,4 @@ def _fitting(objective: Callable[..., Any]) -> Callable[..., Any]:
     """The objective, called with the head only if it asks for one."""
     if "head" in getattr(objective, "needs", ()):
         return objective
-    return lambda batch, logp, head_logp: objective(batch, logp)
+    return lambda batch, logp, top_logprobs: objective(batch, logp)

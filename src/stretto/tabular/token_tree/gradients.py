@@ -24,13 +24,13 @@ def with_head(batch: TokenBatch, tree: TokenTree, sampler: Tensor, paths: Tensor
         tokens = torch.arange(sampler.shape[1]).expand_as(there)
     else:
         tokens = there.topk(k, dim=2).indices
-    return batch.replace(head_tokens=tokens, head_logp_behavior=there.gather(2, tokens))
+    return batch.replace(top_tokens=tokens, top_logp_behavior=there.gather(2, tokens))
 
 
 def with_draws(batch: TokenBatch, tree: TokenTree, sampler: Tensor, paths: Tensor, tokens: Tensor) -> TokenBatch:
     """``batch`` with these ``tokens`` [B,T,M], sampled independently at each position, and the sampler's
     log-probabilities of them."""
-    return batch.replace(mc_tokens=tokens, mc_logp_behavior=sampler[tree.nodes[paths]].gather(2, tokens))
+    return batch.replace(sampled_tokens=tokens, sampled_logp_behavior=sampler[tree.nodes[paths]].gather(2, tokens))
 
 
 def sample_rows(tree: TokenTree, sampler: Tensor, rows: int, draws: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -56,10 +56,14 @@ def row_gradients(
     objective: Callable[..., Any], batch: TokenBatch, tree: TokenTree, paths: Tensor, policy: Tensor
 ) -> tuple[Any, Tensor]:
     """(Loss, gradients [B,N,V] of each row's own loss on the logits) at the policy of log-probabilities ``policy``
-    [N,V]. Recorded draws and heads are handed over as ``mc_logp`` and ``head_logp``."""
+    [N,V]. Recorded draws and heads are handed over as ``sampled_logprobs`` and ``top_logprobs``."""
     there = policy[tree.nodes[paths]]
     assert batch.tokens is not None
-    picks = {"logp": batch.tokens[..., None], "mc_logp": batch.mc_tokens, "head_logp": batch.head_tokens}
+    picks = {
+        "logp": batch.tokens[..., None],
+        "sampled_logprobs": batch.sampled_tokens,
+        "top_logprobs": batch.top_tokens,
+    }
     taken = {name: at for name, at in picks.items() if at is not None}
     leaves = {name: there.gather(2, at).requires_grad_() for name, at in taken.items()}
     extra = {name: x for name, x in leaves.items() if name != "logp"}

@@ -13,7 +13,7 @@ from typing import Any, Self
 from stretto.kernel.child import leave_signals_to_parent
 
 
-class SideBySide:
+class ProcessMap:
     """``jobs`` processes as a context; with one job everything happens in this process, in turn. Whatever leaves the
     context by an exception (an interrupt, too) ends the processes at once, and so does the death of this one."""
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.control.hooks import TRAIN_MODE
+from stretto.control.hooks import STREAMING
 from stretto.control.view import View
 
 
-@TRAIN_MODE.register("whole")
+@STREAMING.register("whole")
 @dataclass(frozen=True)
 class Whole:
     """The whole batch at once."""
 
-    def chunks(self, view: View, groups: Sequence[int]) -> Sequence[Sequence[int]]:
+    def portions(self, view: View, groups: Sequence[int]) -> Sequence[Sequence[int]]:
         """One portion."""
         return (groups,)

@@ -16,10 +16,10 @@ from stretto.weights.memory import create
 LEARNER = "learner"
 
 
-class Crew:
+class WorkerPool:
     """Context manager: starts a learner and engines; on exit none of them is left.
 
-    ``hatch(name)`` hands over the process that was started for ``name``, then starts new ones (restarts).
+    ``acquire(name)`` hands over the process that was started for ``name``, then starts new ones (restarts).
     """
 
     def __init__(self, engines: list[str], log_dir: Path, threads: int, model_type: str) -> None:
@@ -34,7 +34,7 @@ class Crew:
             self.close()
             raise
 
-    def hatch(self, name: str) -> Spawned:
+    def acquire(self, name: str) -> Spawned:
         """A started process for this worker."""
         return self._waiting.pop(name, None) or self._spawn(name)
 

@@ -1,13 +1,13 @@
-"""Chunk rules: which sampled tokens count in the loss?"""
+"""LossMask rules: which sampled tokens count in the loss?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.control.hooks import CHUNK
+from stretto.control.hooks import LOSS_MASK
 
 
-@CHUNK.register("all")
+@LOSS_MASK.register("all")
 @dataclass(frozen=True)
 class All:
     """Every token that the policy sampled."""

@@ -13,7 +13,7 @@ from stretto.errors import StrettoError, WeightsError
 from stretto.models.forward import Forward
 
 
-class HeldVersions:
+class WeightVersions:
     """``newest`` serves unpinned requests. A version that was kept stays until ``free``, and any for as long as a
     request samples from it."""
 

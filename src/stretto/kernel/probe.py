@@ -28,7 +28,7 @@ Wanted = tuple[str, str, str]
 """(setting, ``module:name``, what looks at it: ``module:function`` called with the path, or nothing)."""
 
 
-def try_modules(wanted: Sequence[Wanted], deadline_s: float = DEADLINE_S) -> None:
+def probe_imports(wanted: Sequence[Wanted], deadline_s: float = DEADLINE_S) -> None:
     """Let another process import these. ``ConfigError`` says what one raised, that it ended its process, or that it
     passed the deadline, and the line. What passed, or is imported here already, is not tried again."""
     new = [w for w in wanted if (w[1], w[2], *sys.path) not in _passed and (w[2] or _module(w[1]) not in sys.modules)]
@@ -80,7 +80,7 @@ def _named(wanted: Wanted) -> str:
 
 
 def _command(fd: int) -> list[str]:
-    return [sys.executable, "-X", "faulthandler", "-c", "from stretto.kernel.trial import main; main()", str(fd),
+    return [sys.executable, "-X", "faulthandler", "-c", "from stretto.kernel.probe import main; main()", str(fd),
             str(os.getpid())]  # fmt: skip
 
 

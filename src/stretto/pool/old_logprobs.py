@@ -12,7 +12,7 @@ from stretto.pool.columns import Columns
 Floats = NDArray[np.float64]
 
 
-class Scored:
+class OldLogprobs:
     """By trajectory, one number per token from its beginning on; NaN where the policy didn't sample. Whatever the
     policy sampled up to there has one: later tokens are of versions that hadn't ended."""
 
@@ -23,13 +23,13 @@ class Scored:
         """Tokens of this trajectory up to which nothing is left to score."""
         return len(self._of[trajectory]) if trajectory in self._of else 0
 
-    def add(self, trajectory: int, logp: Floats) -> None:
-        """``logp`` [n]: of its first n tokens; NaN at places that were scored before or aren't the policy's."""
+    def add(self, trajectory: int, logprobs: Floats) -> None:
+        """``logprobs`` [n]: of its first n tokens; NaN at places that were scored before or aren't the policy's."""
         known = self._of.get(trajectory)
         if known is not None:
-            logp = logp.copy()
-            logp[: len(known)] = known
-        self._of[trajectory] = logp
+            logprobs = logprobs.copy()
+            logprobs[: len(known)] = known
+        self._of[trajectory] = logprobs
 
     def keep(self, trajectories: Iterable[int]) -> None:
         """Forget all others."""
@@ -51,12 +51,12 @@ class Scored:
         return {
             "trajectory": np.array(list(self._of), np.int64),
             "length": np.array([len(x) for x in self._of.values()], np.int64),
-            "logp": np.concatenate([np.empty(0), *self._of.values()]),
+            "logprobs": np.concatenate([np.empty(0), *self._of.values()]),
         }
 
     def restore(self, packed: Columns, trajectories: Iterable[int]) -> None:
         """What ``pack`` gave, of these trajectories: one that starts over isn't among them."""
         ends = np.cumsum(packed["length"])
-        parts = np.split(packed["logp"], ends[:-1]) if len(ends) else []
+        parts = np.split(packed["logprobs"], ends[:-1]) if len(ends) else []
         self._of = dict(zip(packed["trajectory"].tolist(), parts, strict=True))
         self.keep(set(trajectories))

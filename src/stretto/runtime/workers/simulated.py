@@ -1,4 +1,4 @@
-"""The handle of a modelled engine: one timer for its next completion, nothing in between.
+"""The handle of a simulated engine: one timer for its next completion, nothing in between.
 
 A timer that turns out to be early (requests that came meanwhile slow the others down) stays and is set again when it
 is due: that costs less than a new one for each request.
@@ -10,21 +10,21 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from stretto.cluster.costs import Costs
-from stretto.cluster.engine import ModelledEngine
 from stretto.rollout.types import Request
-from stretto.runtime.clock import Pause
+from stretto.runtime.clock import Sleep
 from stretto.runtime.events import EventLog
 from stretto.runtime.workers.base import EngineHandle, Loaded
+from stretto.simulation.costs import CostModel
+from stretto.simulation.engine import SimulatedEngine
 from stretto.trajectory import Completion
 
 
-class ModelledEngineHandle(EngineHandle):
+class SimulatedEngineHandle(EngineHandle):
     """An engine in simulation: exact event times, no compute."""
 
     __slots__ = ("_armed", "_at", "_costs", "_draining", "_engine", "_in_flight", "_loop", "_since", "_timer")
 
-    def __init__(self, name: str, engine: ModelledEngine, log: EventLog, costs: Costs, in_flight: str) -> None:
+    def __init__(self, name: str, engine: SimulatedEngine, log: EventLog, costs: CostModel, in_flight: str) -> None:
         super().__init__(name, log)
         self._engine, self._costs, self._in_flight = engine, costs, in_flight
         self._loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class ModelledEngineHandle(EngineHandle):
         self._engine.free(versions)
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
-        """Pause for ``cluster.publish_s``, then go on with the new version."""
+        """Pause for ``simulation.publish_s``, then go on with the new version."""
         if in_flight == "drain" and self._engine.running:
             self._draining = self._loop.create_future()
             await self._draining
@@ -79,17 +79,17 @@ class ModelledEngineHandle(EngineHandle):
         self._say_first()
         self._reschedule()
         pause_s = self._costs.publish_s
-        await (Pause(self._loop, pause_s) if pause_s > 0 else asyncio.sleep(0))
+        await (Sleep(self._loop, pause_s) if pause_s > 0 else asyncio.sleep(0))
         self.deliver(aborted)
-        self.opened(staged[0])
+        self.on_weights_loaded(staged[0])
         self._go_on(self._loop.time())
         return Loaded(staged[0], self.log.run_time(start))
 
-    async def partials(self) -> dict[int, Completion]:
+    async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
         """What running requests have sampled so far."""
-        partials = self._engine.partials(self._loop.time())
+        partial_completions = self._engine.snapshot(self._loop.time())
         self._say_first()
-        return partials
+        return partial_completions
 
     async def close(self) -> None:
         """Stop the timer."""

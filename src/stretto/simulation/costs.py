@@ -1,4 +1,4 @@
-"""Durations of modelled hardware [inferred].
+"""Durations of simulated hardware [inferred].
 
 A decode step of n active rows takes A + b n; prefill is a serial job that stops decoding; a learner step takes a base
 plus a time per token. Draws are functions of (seed, counters) alone.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from statistics import NormalDist
 
-from stretto.config.sections import LENGTHS, Cluster, Law
+from stretto.config.simulation import LENGTHS, Distribution, Simulation
 from stretto.envs.counter import mix, mix_on, mix_once
 from stretto.rollout.types import Report
 
@@ -23,40 +23,40 @@ def _share(bits: int) -> float:
     return ((bits >> 11) + 0.5) * _SHARE
 
 
-def draw(law: Law, u: float) -> float:
-    """The value of a law at probability u in (0, 1), clipped to [low, high]."""
-    return sampler(law)(u)
+def sample(distribution: Distribution, u: float) -> float:
+    """The value of a distribution at probability u in (0, 1), clipped to [low, high]."""
+    return sampler(distribution)(u)
 
 
-def sampler(law: Law) -> Callable[[float], float]:
-    """``draw`` of this law, with what doesn't depend on u computed once."""
-    mean, sigma, low, high = law.mean, law.sigma, law.low, law.high
+def sampler(distribution: Distribution) -> Callable[[float], float]:
+    """``sample`` of this distribution, with what doesn't depend on u computed once."""
+    mean, sigma, low, high = distribution.mean, distribution.sigma, distribution.low, distribution.high
     exp, log1p, normal = math.exp, math.log1p, _NORMAL.inv_cdf
-    if law.kind == "uniform":
+    if distribution.kind == "uniform":
         return lambda u: low + u * (high - low)
-    if law.kind == "constant" or (law.kind == "lognormal" and mean <= 0):
-        value = min(max(mean if law.kind == "constant" else 0.0, low), high)
+    if distribution.kind == "constant" or (distribution.kind == "lognormal" and mean <= 0):
+        value = min(max(mean if distribution.kind == "constant" else 0.0, low), high)
         return lambda u: value
-    if law.kind == "exponential":
+    if distribution.kind == "exponential":
         return lambda u: low if (x := -mean * log1p(-u)) < low else high if x > high else x
     mu = math.log(mean) - sigma**2 / 2
     return lambda u: low if (x := exp(mu + sigma * normal(u))) < low else high if x > high else x
 
 
-class Costs:
-    """Durations in seconds, by the settings ``cluster.*``."""
+class CostModel:
+    """Durations in seconds, by the settings ``simulation.*``."""
 
-    def __init__(self, cluster: Cluster, seed: int) -> None:
-        self.cluster = cluster
+    def __init__(self, simulation: Simulation, seed: int) -> None:
+        self.simulation = simulation
         self.streams = tuple(mix(seed, stream) for stream in (101, 102, 103, 104, 105))
         """Mixed seeds of latencies, lengths, rewards, failures, late rewards."""
-        self.env_law, self.length_law = sampler(cluster.env), sampler(cluster.lengths or LENGTHS)
-        self._late_law = sampler(cluster.late)
-        self.constant_env_s = self.env_law(0.5) if cluster.env.kind == "constant" else None
+        self.env_sampler, self.length_sampler = sampler(simulation.env), sampler(simulation.lengths or LENGTHS)
+        self._late_sampler = sampler(simulation.late)
+        self.constant_env_s = self.env_sampler(0.5) if simulation.env.kind == "constant" else None
 
     def advance_s(self, report: Report) -> float:
         """What one ``advance`` of an engine takes."""
-        c = self.cluster
+        c = self.simulation
         return (
             report.decode_steps * c.decode_base_s
             + report.decode_tokens * c.decode_row_s
@@ -65,51 +65,51 @@ class Costs:
 
     def step_s(self, tokens: int) -> float:
         """A learner step over ``tokens`` tokens, prompts included."""
-        return self.cluster.step_base_s + tokens * self.cluster.step_token_s
+        return self.simulation.step_base_s + tokens * self.simulation.step_token_s
 
     def forward_s(self, tokens: int) -> float:
         """A forward pass alone over ``tokens`` tokens: a third of a step's arithmetic."""
-        return tokens * self.cluster.step_token_s / 3
+        return tokens * self.simulation.step_token_s / 3
 
     @property
     def publish_s(self) -> float:
         """Transfer and load of one version on one engine."""
-        return self.cluster.publish_s
+        return self.simulation.publish_s
 
-    def draws(self, trajectory: int) -> Draws:
+    def of_trajectory(self, trajectory: int) -> TrajectoryTimes:
         """What is drawn for this trajectory."""
-        return Draws(self, trajectory)
+        return TrajectoryTimes(self, trajectory)
 
     def env_s(self, trajectory: int, turn: int) -> float:
         """Environment latency after a turn."""
-        return Draws(self, trajectory).env_s(turn)
+        return TrajectoryTimes(self, trajectory).env_s(turn)
 
     def length(self, trajectory: int, turn: int) -> int:
         """Response tokens (simulate)."""
-        return Draws(self, trajectory).length(turn)
+        return TrajectoryTimes(self, trajectory).length(turn)
 
     def reward(self, trajectory: int) -> float:
         """Reward 0 or 1 (simulate)."""
         u = _share(mix_on(self.streams[2], trajectory, 0))
-        return float(u < self.cluster.reward_probability)
+        return float(u < self.simulation.reward_probability)
 
     def late_s(self, trajectory: int) -> float:
         """How long after its trajectory a late reward comes."""
-        return self._late_law(_share(mix_on(self.streams[4], trajectory, 0)))
+        return self._late_sampler(_share(mix_on(self.streams[4], trajectory, 0)))
 
     def fails(self, trajectory: int) -> bool:
         """Does this rollout fail?"""
-        p = self.cluster.failure_probability
+        p = self.simulation.failure_probability
         return p > 0 and _share(mix_on(self.streams[3], trajectory, 0)) < p
 
 
-class Draws:
+class TrajectoryTimes:
     """Lengths and latencies of one trajectory: functions of (seed, trajectory, turn)."""
 
-    __slots__ = ("_constant_env_s", "_env", "_env_law", "_length", "_length_law")
+    __slots__ = ("_constant_env_s", "_env", "_env_sampler", "_length", "_length_sampler")
 
-    def __init__(self, costs: Costs, trajectory: int) -> None:
-        self._env_law, self._length_law = costs.env_law, costs.length_law
+    def __init__(self, costs: CostModel, trajectory: int) -> None:
+        self._env_sampler, self._length_sampler = costs.env_sampler, costs.length_sampler
         self._constant_env_s = costs.constant_env_s
         self._env, self._length = mix_on(costs.streams[0], trajectory), mix_on(costs.streams[1], trajectory)
 
@@ -117,8 +117,8 @@ class Draws:
         """Environment latency after a turn."""
         if self._constant_env_s is not None:
             return self._constant_env_s
-        return self._env_law(((mix_once(self._env, turn) >> 11) + 0.5) * _SHARE)
+        return self._env_sampler(((mix_once(self._env, turn) >> 11) + 0.5) * _SHARE)
 
     def length(self, turn: int) -> int:
         """Response tokens of a turn."""
-        return round(self._length_law(((mix_once(self._length, turn) >> 11) + 0.5) * _SHARE)) or 1
+        return round(self._length_sampler(((mix_once(self._length, turn) >> 11) + 0.5) * _SHARE)) or 1

@@ -1,4 +1,4 @@
-"""A modelled engine: rows decode together, one step of n rows takes A + b n. [inferred]
+"""A simulated engine: rows decode together, one step of n rows takes A + b n. [inferred]
 
 One virtual token counter V serves all rows: a request of L tokens that starts at V ends at V + L. So an event costs
 O(log n) whatever the lengths. Prefill is a serial job that stops decoding. Exact while n is constant between events.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.config.sections import Cluster
+from stretto.config.simulation import Simulation
 from stretto.errors import ConfigError, InvariantError
 from stretto.rollout.types import Request
 from stretto.trajectory import Completion, Ints
@@ -68,7 +68,7 @@ class _Row:
     version: int  # that it starts at (and keeps, if it is pinned)
 
 
-class ModelledEngine:
+class SimulatedEngine:
     """Slots, virtual token counter, FIFO queue. The owner tells it the time; times never go back."""
 
     __slots__ = (
@@ -76,9 +76,13 @@ class ModelledEngine:
         "_v", "decoded", "first", "prefilled", "rows", "steps", "waiting",
     )  # fmt: skip
 
-    def __init__(self, cluster: Cluster, slots: int, in_flight: str) -> None:
-        self._a, self._b, self._prefill_s = cluster.decode_base_s, cluster.decode_row_s, cluster.prefill_token_s
-        self._slots, self._in_flight = slots, in_flight
+    def __init__(self, simulation: Simulation, max_num_seqs: int, in_flight: str) -> None:
+        self._a, self._b, self._prefill_s = (
+            simulation.decode_base_s,
+            simulation.decode_row_s,
+            simulation.prefill_token_s,
+        )
+        self._slots, self._in_flight = max_num_seqs, in_flight
         self._v = 0.0
         self._time = 0.0  # decoding has progressed up to here; in the future while a prefill or a load blocks it
         self.rows: dict[int, _Row] = {}
@@ -118,7 +122,9 @@ class ModelledEngine:
             request = waiting.popleft()
             length = request.sampling.max_new_tokens
             if length > _LONGEST:
-                raise ConfigError(f"cluster.lengths: a response of {length} tokens; at most {_LONGEST} are modelled")
+                raise ConfigError(
+                    f"simulation.lengths: a response of {length} tokens; at most {_LONGEST} are simulated"
+                )
             prompt, v, id = len(request.tokens), self._v, request.id
             self._time += prompt * self._prefill_s
             self.prefilled += prompt
@@ -205,7 +211,7 @@ class ModelledEngine:
         if any(r.id in gone for r in self.waiting):
             self.waiting = deque(r for r in self.waiting if r.id not in gone)
 
-    def partials(self, now: float) -> dict[int, Completion]:
+    def snapshot(self, now: float) -> dict[int, Completion]:
         """What running requests have sampled so far."""
         self._progress(now)
         return {i: self._completion(row, self._sampled(row), "aborted") for i, row in self.rows.items()}

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from stretto.runtime.side_by_side import SideBySide
+from stretto.runtime.process_map import ProcessMap
 
 _PARENT = """
 import time
-from stretto.runtime.side_by_side import SideBySide
+from stretto.runtime.process_map import ProcessMap
 if __name__ == "__main__":
-    with SideBySide(2) as pool:
+    with ProcessMap(2) as pool:
         import os
         for pid in pool.results(os.getpid, [()]):
             print(pid, flush=True)
@@ -29,14 +29,14 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_of_all_calls(jobs: int) -> None:
-    with SideBySide(jobs) as pool:
+    with ProcessMap(jobs) as pool:
         assert sorted(pool.results(pow, [(2, 3), (3, 2), (2, 2)])) == [4, 8, 9]
         here = list(pool.results(os.getpid, [()])) == [os.getpid()]
     assert here == (jobs == 1)
 
 
 def test_an_interrupt_waits_for_no_call() -> None:
-    with contextlib.suppress(KeyboardInterrupt), SideBySide(2) as pool:
+    with contextlib.suppress(KeyboardInterrupt), ProcessMap(2) as pool:
         for _ in pool.results(time.sleep, [(0,), (1000,), (1000,), (1000,)]):
             raise KeyboardInterrupt
     assert not multiprocessing.active_children()

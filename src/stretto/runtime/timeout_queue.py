@@ -1,4 +1,4 @@
-"""Deadlines of equal length, many at a time, with one timer among them all."""
+"""Timeouts of equal length, many at a time, with one timer among them all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EARLY_S = 1e-6
 """A loop may call a timer by its clock's resolution too early."""
 
 
-class Deadlines(Generic[T]):
+class TimeoutQueue(Generic[T]):
     """Calls ``late(item)`` for each item that is still there ``seconds`` after it was added.
 
     As all wait equally long, they are due in the order of their coming: only the first one needs a timer. That of an

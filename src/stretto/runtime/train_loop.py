@@ -11,12 +11,12 @@ import numpy as np
 
 from stretto.errors import ConfigError, DeadlockError, InvariantError
 from stretto.kernel.metrics import Metric, Section, declare, joined
+from stretto.learner.result import StepResult
 from stretto.pool.columns import Columns, concatenate
-from stretto.runtime.feeder import Feeder
-from stretto.runtime.parts import Parts
+from stretto.runtime.context import RunContext
+from stretto.runtime.dispatcher import Dispatcher
+from stretto.runtime.old_logprob_scorer import OldLogprobScorer
 from stretto.runtime.publish import Publisher
-from stretto.runtime.segments import Segments
-from stretto.runtime.workers.base import Stepped
 from stretto.trajectory import Group, Trajectory
 
 OWN = declare(
@@ -27,13 +27,17 @@ OWN = declare(
 )  # fmt: skip
 
 
-class Trainer:
+class TrainLoop:
     """Drives the learner. ``stop`` ends it after the running step."""
 
-    def __init__(self, parts: Parts, feeder: Feeder, publisher: Publisher) -> None:
-        self._p, self._c, self._feeder, self._publisher = parts, parts.config, feeder, publisher
+    def __init__(self, context: RunContext, dispatcher: Dispatcher, publisher: Publisher) -> None:
+        self._ctx, self._c, self._dispatcher, self._publisher = context, context.config, dispatcher, publisher
         self._loop = asyncio.get_running_loop()
-        self._segments = None if parts.scored is None else Segments(parts, parts.scored, feeder, publisher)
+        self._old_scorer = (
+            None
+            if context.old_logprobs is None
+            else OldLogprobScorer(context, context.old_logprobs, dispatcher, publisher)
+        )
         self._stall_s = 0.0
         """How long the next step has waited for old log-probabilities."""
         self.stopping = False
@@ -41,74 +45,74 @@ class Trainer:
     def stop(self) -> None:
         """Take no further batch."""
         self.stopping = True
-        self._feeder.is_open = False
-        self._feeder.changed.set()
+        self._dispatcher.is_open = False
+        self._dispatcher.changed.set()
 
     async def settled(self) -> None:
         """Wait until nothing is being scored."""
-        if self._segments is not None:
-            await self._segments.settled()
+        if self._old_scorer is not None:
+            await self._old_scorer.settled()
 
     def close(self) -> None:
         """The run is over."""
-        if self._segments is not None:
-            self._segments.cancel()
+        if self._old_scorer is not None:
+            self._old_scorer.cancel()
 
     async def step(self) -> bool:
         """One step; False: there is no further batch (stopped, or the data is exhausted)."""
-        ids = await self._p.waits.on(
+        ids = await self._ctx.waits.wait_with_deadline(
             self._next_batch(), "the learner", self._describe, self._c.deadlines.batch_s, "batch_s"
         )
         if ids is None:
             return False
-        waiting = {group.id: group for group in self._feeder.pool.groups()}
+        waiting = {group.id: group for group in self._dispatcher.pool.groups()}
         if missing := [i for i in ids if i not in waiting]:
             raise InvariantError(f"control.batch chose groups {missing}, which are not in the pool")
         await self._train([waiting[i] for i in ids])
         return True
 
     async def _next_batch(self) -> list[int] | None:
-        p = self._p
+        ctx = self._ctx
         while True:
-            self._feeder.changed.clear()
+            self._dispatcher.changed.clear()
             if self.stopping:
                 return None
-            self._feeder.reject()
-            ids = p.rules.batch.form(p.view)
-            if ids is not None and self._segments is not None and self._segments.busy:
+            self._dispatcher.evict()
+            ids = ctx.rules.batch.form(ctx.view)
+            if ids is not None and self._old_scorer is not None and self._old_scorer.busy:
                 start = self._loop.time()
-                await self._segments.settled()
+                await self._old_scorer.settled()
                 self._stall_s += self._loop.time() - start
                 continue
             if ids is not None:
                 return list(ids)
-            feeder = self._feeder
-            coming = feeder.pump_due or feeder.groups.running or self._publisher.busy
-            if not coming and not any(engine.restarting for engine in p.engines):
-                if feeder.exhausted:
+            dispatcher = self._dispatcher
+            coming = dispatcher.pump_due or dispatcher.groups.running or self._publisher.busy
+            if not coming and not any(engine.restarting for engine in ctx.engines):
+                if dispatcher.exhausted:
                     return None
                 raise DeadlockError(
                     f"the learner waits for {self._describe()}, nothing runs and control.admission and "
                     "control.quota start nothing"
                 )
-            await self._feeder.changed.wait()
+            await self._dispatcher.changed.wait()
 
     async def _train(self, groups: list[Group]) -> None:
-        p, c = self._p, self._c
-        version = p.view.version
+        ctx, c = self._ctx, self._c
+        version = ctx.view.version
         trajectories = [t for group in groups for t in group.trajectories]
         columns = concatenate([group.columns for group in groups if group.columns is not None])
-        if len(p.rules.train_mode.chunks(p.view, [g.id for g in groups])) != 1:
-            raise ConfigError("control.train_mode asks for several portions; this learner takes a batch whole")
+        if len(ctx.rules.streaming.portions(ctx.view, [g.id for g in groups])) != 1:
+            raise ConfigError("control.streaming asks for several portions; this learner takes a batch whole")
         staleness = _staleness(columns, version, c.lag_bound)
         late: dict[str, Any] = {}
         tokens = int(columns["mask"].sum())
-        if p.late is not None:
-            columns, late = p.late.join(columns, version)
+        if ctx.late is not None:
+            columns, late = ctx.late.join(columns, version)
         # only now: what may go wrong before finds the groups in the pool
-        feeder = self._feeder
-        feeder.training = feeder.pool.take([g.id for g in groups])
-        p.log.emit(
+        dispatcher = self._dispatcher
+        dispatcher.training = dispatcher.pool.take([g.id for g in groups])
+        ctx.log.emit(
             "StepStart",
             step=version,
             version=version,
@@ -118,44 +122,44 @@ class Trainer:
             staleness=staleness,
             **late,
         )
-        self._feeder.wake()
-        if self._segments is not None:
-            columns = self._segments.column(columns)
-        stepped = await p.learner.step(columns, self._publisher.free_slot(version + 1))
-        for engine in p.engines:
+        self._dispatcher.wake()
+        if self._old_scorer is not None:
+            columns = self._old_scorer.column(columns)
+        stepped = await ctx.learner.step(columns, self._publisher.free_slot(version + 1))
+        for engine in ctx.engines:
             engine.flush_busy()
-        if self._segments is not None and not stepped.skipped:
-            self._stall_s += await self._segments.interrupt(stepped.version)
+        if self._old_scorer is not None and not stepped.skipped:
+            self._stall_s += await self._old_scorer.interrupt(stepped.version)
         metrics = stepped.metrics
-        if p.old_route is not None and not stepped.skipped:
+        if ctx.old_route is not None and not stepped.skipped:
             metrics = joined(metrics, OWN.checked({"old_policy/stall_s": self._stall_s + stepped.fill_s}))
             self._stall_s = 0.0
-        if p.late is not None:
-            late_counts = p.late.step_ended([t.id for t in trajectories], version, stepped.skipped)
+        if ctx.late is not None:
+            late_counts = ctx.late.step_ended([t.id for t in trajectories], version, stepped.skipped)
             metrics = joined(metrics, late_counts)
-        p.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=metrics)
+        ctx.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=metrics)
         if stepped.skipped:
             self._skipped(trajectories, stepped)
         elif stepped.staging is not None:
             self._publisher.offer(stepped.version, stepped.staging)
-            if self._segments is not None:
-                await self._segments.published(stepped.version)
-        feeder.training = []
+            if self._old_scorer is not None:
+                await self._old_scorer.published(stepped.version)
+        dispatcher.training = []
         # what only records comes after the next batch is on its way
-        self._loop.call_soon(p.on_step, version, groups, stepped)
-        self._loop.call_soon(p.log.step_ended)
-        self._feeder.wake()
+        self._loop.call_soon(ctx.on_step, version, groups, stepped)
+        self._loop.call_soon(ctx.log.step_ended)
+        self._dispatcher.wake()
 
-    def _skipped(self, trajectories: list[Trajectory], stepped: Stepped) -> None:
+    def _skipped(self, trajectories: list[Trajectory], stepped: StepResult) -> None:
         """The gradient wasn't finite: weights as before, the batch is lost. Too many in a row end the learner."""
-        self._p.log.emit("Fault", where="learner", what=stepped.reason)
-        self._p.log.emit("TrajEnd", traj=[t.id for t in trajectories], ending="failed", reason="non-finite gradient: "
+        self._ctx.log.emit("Fault", where="learner", what=stepped.reason)
+        self._ctx.log.emit("TrajEnd", traj=[t.id for t in trajectories], ending="failed", reason="non-finite gradient: "
                          "the step was skipped", tokens=sum(t.policy_tokens for t in trajectories))  # fmt: skip
 
     def _describe(self) -> str:
-        view = self._p.view
-        running = sum(g.open for g in self._feeder.groups.running.values())
-        dropped = self._feeder.filtered_in_a_row
+        view = self._ctx.view
+        running = sum(g.open for g in self._dispatcher.groups.running.values())
+        dropped = self._dispatcher.filtered_in_a_row
         return (
             f"a batch of {view.take} groups at version {view.version}: {len(view.ready)} ready, {len(view.running)} "
             f"running with {running} open trajectories, {held([e.version for e in view.engines.values()])}"

@@ -9,8 +9,8 @@ import pytest
 
 from stretto.errors import DeadlineError, DeadlockError
 from stretto.runtime.clock import VirtualLoop, run_virtual
-from stretto.runtime.deadlines import Deadlines
 from stretto.runtime.events import read_events
+from stretto.runtime.timeout_queue import TimeoutQueue
 
 from .harness import assert_clean, rehearse, simulate
 from .runs import start
@@ -19,7 +19,7 @@ from .runs import start
 def test_each_is_late_at_its_own_time_and_those_that_left_never() -> None:
     async def main() -> list[tuple[float, str]]:
         loop, late = asyncio.get_running_loop(), []
-        deadlines: Deadlines[str] = Deadlines(loop, 10.0, lambda item: late.append((loop.time(), item)))
+        deadlines: TimeoutQueue[str] = TimeoutQueue(loop, 10.0, lambda item: late.append((loop.time(), item)))
         gone = deadlines.add("leaves first")
         await asyncio.sleep(1)
         deadlines.add("a")
@@ -46,7 +46,7 @@ def test_an_item_may_be_added_while_another_is_late() -> None:
             if item:
                 deadlines.add(item - 1)
 
-        deadlines = Deadlines(loop, 5.0, again)
+        deadlines = TimeoutQueue(loop, 5.0, again)
         deadlines.add(2)
         await asyncio.sleep(100)
         return late
@@ -58,7 +58,7 @@ def test_nothing_is_scheduled_once_all_have_left() -> None:
     """So that a stuck run is found at once, not at a deadline of what has long ended."""
 
     async def main() -> None:
-        deadlines: Deadlines[str] = Deadlines(asyncio.get_running_loop(), 3600.0, print)
+        deadlines: TimeoutQueue[str] = TimeoutQueue(asyncio.get_running_loop(), 3600.0, print)
         deadlines.drop(deadlines.add("in time"))
         await asyncio.Event().wait()
 
@@ -66,22 +66,25 @@ def test_nothing_is_scheduled_once_all_have_left() -> None:
         run_virtual(main(), VirtualLoop())
 
 
-# --- of the learner and of weight updates, in modelled time and inline ---
+# --- of the learner and of weight updates, in simulated time and inline ---
 
-RUN = ("prompts_per_step=2", "group_size=2", "engine.slots=4", "max_steps=3", "cluster.lengths.mean=20")
+RUN = ("prompts_per_step=2", "group_size=2", "engine.max_num_seqs=4", "max_steps=3", "simulation.lengths.mean=20")
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("deadlines.step_s=0.001", "cluster.step_base_s=0.5"), "the loop waited 0.001 s for learner: a learner step"),
         (
-            ("deadlines.publish_s=1", "cluster.publish_s=2"),
+            ("deadlines.step_s=0.001", "simulation.step_base_s=0.5"),
+            "the loop waited 0.001 s for learner: a learner step",
+        ),
+        (
+            ("deadlines.publish_s=1", "simulation.publish_s=2"),
             "the weight update waited 1 s for engine-0: loading version",
         ),
     ],
 )
-def test_modelled_durations_meet_the_same_deadlines(settings: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_simulated_durations_meet_the_same_deadlines(settings: tuple[str, ...], message: str, tmp_path: Path) -> None:
     with pytest.raises(DeadlineError, match=message):
         simulate(tmp_path / "run", *RUN, *settings)
     events = read_events(tmp_path / "run")
@@ -95,8 +98,8 @@ def test_a_rehearsal_meets_the_same_deadlines(setting: str, model: Path, tmp_pat
         rehearse(tmp_path / "run", model, "max_steps=2", setting)
 
 
-def test_a_modelled_step_that_takes_long_and_meets_its_deadline_is_no_news(tmp_path: Path) -> None:
-    settings = ("deadlines.warn_s=0.01", "deadlines.step_s=1", "cluster.step_base_s=0.5")
+def test_a_simulated_step_that_takes_long_and_meets_its_deadline_is_no_news(tmp_path: Path) -> None:
+    settings = ("deadlines.warn_s=0.01", "deadlines.step_s=1", "simulation.step_base_s=0.5")
     _, events = simulate(tmp_path / "run", *RUN, *settings)
     assert events[-1]["reason"] == "done"
     assert not [e for e in events if e["e"] == "Waiting" and "step" in e["what"]]
@@ -104,8 +107,16 @@ def test_a_modelled_step_that_takes_long_and_meets_its_deadline_is_no_news(tmp_p
 
 def test_long_drains_count_as_neither_the_learners_step_nor_a_weight_update(tmp_path: Path) -> None:
     """The learner waits for the slot that an engine is still to load from; both settings are far shorter."""
-    settings = ("control.in_flight=drain", "lag_bound=3", "max_steps=8", "engine.count=2", "deadlines.step_s=0.6",
-                "deadlines.publish_s=0.2", "cluster.lengths.mean=2000", "cluster.lengths.kind=lognormal")  # fmt: skip
+    settings = (
+        "control.in_flight=drain",
+        "lag_bound=3",
+        "max_steps=8",
+        "engine.count=2",
+        "deadlines.step_s=0.6",
+        "deadlines.publish_s=0.2",
+        "simulation.lengths.mean=2000",
+        "simulation.lengths.kind=lognormal",
+    )
     _, events = simulate(tmp_path / "run", *RUN, *settings)
     assert_clean(events)
     assert events[-1]["reason"] == "done"

@@ -1,4 +1,4 @@
-"""Modelled environments: drawn lengths, rewards, latencies and failures."""
+"""Simulated environments: drawn lengths, rewards, latencies and failures."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from stretto.cluster.costs import Costs
 from stretto.envs.base import Client, Environment, LateClient, Task
 from stretto.errors import StrettoError
+from stretto.simulation.costs import CostModel
 from stretto.trajectory import Trajectory
 
 
-class DrawnFailure(StrettoError):
+class SimulatedFailure(StrettoError):
     """A rollout that the model lets fail."""
 
 
-class ModelledEnvironment:
+class SimulatedEnvironment:
     """Prompts of constant length, responses of drawn length, rewards 0 or 1 (simulate)."""
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: CostModel) -> None:
         self._costs = costs
-        self._prompt = np.zeros(max(1, costs.cluster.prompt_tokens or 0), np.int32)
+        self._prompt = np.zeros(max(1, costs.simulation.prompt_tokens or 0), np.int32)
         self._prompt.flags.writeable = False
 
     def bind(self, tokenizer: Any, seed: int) -> None:
@@ -41,18 +41,18 @@ class ModelledEnvironment:
         return None
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
-        """``cluster.turns`` turns of drawn length with drawn latency after each."""
+        """``simulation.turns`` turns of drawn length with drawn latency after each."""
         transcript = client.transcript()
         transcript.observe(task.prompt)
         costs, trajectory = self._costs, transcript.trajectory
-        draws = costs.draws(trajectory)
-        for turn in range(costs.cluster.turns):
-            await client.generate(transcript, max_new_tokens=draws.length(turn))
-            wait_s = draws.env_s(turn)
+        times = costs.of_trajectory(trajectory)
+        for turn in range(costs.simulation.turns):
+            await client.generate(transcript, max_new_tokens=times.length(turn))
+            wait_s = times.env_s(turn)
             if wait_s > 0:
                 await client.sleep(wait_s, "environment")
         if costs.fails(trajectory):
-            raise DrawnFailure("drawn: cluster.failure_probability")
+            raise SimulatedFailure("simulation.failure_probability")
         return transcript.finish(costs.reward(trajectory))
 
     def text(self, trajectory: Trajectory) -> str:
@@ -63,7 +63,7 @@ class ModelledEnvironment:
 class DelayedEnvironment:
     """A real environment whose rollouts end after a drawn latency, or fail (rehearse)."""
 
-    def __init__(self, env: Environment, costs: Costs) -> None:
+    def __init__(self, env: Environment, costs: CostModel) -> None:
         self._env, self._costs = env, costs
 
     def __getattr__(self, name: str) -> Any:
@@ -76,7 +76,7 @@ class DelayedEnvironment:
         if wait_s > 0:
             await client.sleep(wait_s, "scoring")
         if self._costs.fails(trajectory.id):
-            raise DrawnFailure("drawn: cluster.failure_probability")
+            raise SimulatedFailure("simulation.failure_probability")
         return trajectory
 
     async def late_reward(self, client: LateClient, task: Task, trajectory: Trajectory) -> float | None:

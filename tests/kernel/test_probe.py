@@ -13,7 +13,7 @@ from stretto.components import load_object
 from stretto.config.schema import RunConfig
 from stretto.envs.build import build_environment
 from stretto.errors import ConfigError
-from stretto.kernel.trial import try_modules
+from stretto.kernel.probe import probe_imports
 
 RAISES = {
     "raises_at_import": ("x = 1\nraise RuntimeError('no licence')\n", r"RuntimeError: no licence \(.*:2\)"),
@@ -49,7 +49,7 @@ def test_whatever_a_module_raises_is_one_error_with_its_line(
     text, message = RAISES[name]
     path = module(tmp_path, name, text, monkeypatch)
     with pytest.raises(ConfigError, match=rf"env\.name = '{path}': can't import '{name}': .*{message}"):
-        try_modules([("env.name", path, "")])
+        probe_imports([("env.name", path, "")])
     if name != "interrupts":  # in the process itself an interrupt is one
         with pytest.raises(ConfigError, match=rf"env = '{path}': can't import '{name}': .*{message}"):
             build_environment(RunConfig.model_validate({"env": {"name": path}}))
@@ -84,7 +84,7 @@ def test_a_module_that_is_killed_ends_only_its_process(tmp_path: Path, monkeypat
     text, message = ENDS["is_killed"]
     path = module(tmp_path, "is_killed", text, monkeypatch)
     with pytest.raises(ConfigError, match=rf"env\.name = '{path}': .*{message}"):
-        try_modules([("env.name", path, "")])
+        probe_imports([("env.name", path, "")])
 
 
 @pytest.mark.parametrize("name", HANGS)
@@ -94,7 +94,7 @@ def test_a_module_that_hangs_passes_its_deadline_and_its_line_is_told(
     path = module(tmp_path, name, HANGS[name], monkeypatch)
     message = rf"takes longer than 1 s \(at .*{name}\.py:3\); it must not wait .*hello"
     with pytest.raises(ConfigError, match=rf"(?s)env\.name = '{path}': importing its module {message}"):
-        try_modules([("env.name", path, "")], 1.0)
+        probe_imports([("env.name", path, "")], 1.0)
 
 
 def test_a_good_reward_is_never_imported_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A modelled learner: counts versions, learns nothing."""
+"""A simulated learner: counts versions, learns nothing."""
 
 from __future__ import annotations
 
@@ -7,33 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import CheckpointError, InvariantError
+from stretto.learner.result import StepResult
 
 
-class ModelledResult:
-    """The answer to a step."""
-
-    skipped = False
-    reason: str | None = None
-
-    def __init__(self, version: int) -> None:
-        self.version = version
-        self.metrics: dict[str, float] = {}
-
-
-class ModelledLearner:
+class SimulatedLearner:
     """Stands in for a learner where only time matters."""
 
     def __init__(self) -> None:
         self.version = 0
 
-    def step(self, columns: Any) -> ModelledResult:
+    def step(self, columns: Any) -> StepResult:
         """The next version."""
         self.version += 1
-        return ModelledResult(self.version)
+        return StepResult(self.version, skipped=False)
 
     def score(self, columns: Any, before: int) -> Any:
         """There is nothing to score."""
-        raise InvariantError("a modelled learner has no policy that could score segments")
+        raise InvariantError("a simulated learner has no policy that could score segments")
 
     def weights(self) -> dict[str, Any]:
         """None to publish."""

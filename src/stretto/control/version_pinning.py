@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.config.schema import RunConfig
-from stretto.control.hooks import VERSION
+from stretto.control.hooks import VERSION_PINNING
 from stretto.control.view import View
 
 
 def may_pin(config: RunConfig) -> bool:
     """May a group be promised a version? Then engines hold each one until nobody can ask for it."""
-    return config.control.in_flight == "pin" or config.control.version.name != "latest"
+    return config.control.in_flight == "pin" or config.control.version_pinning.name != "latest"
 
 
-@VERSION.register("latest")
+@VERSION_PINNING.register("latest")
 @dataclass(frozen=True)
 class Latest:
     """Whatever the engine has loaded, token by token (in-place updates)."""
@@ -24,7 +24,7 @@ class Latest:
         return None
 
 
-@VERSION.register("pinned")
+@VERSION_PINNING.register("pinned")
 @dataclass(frozen=True)
 class Pinned:
     """The version that the engine holds when the group starts, to the end of each trajectory (as DORA's C1)."""

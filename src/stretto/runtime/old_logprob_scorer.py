@@ -14,24 +14,26 @@ import numpy as np
 
 from stretto.errors import InvariantError
 from stretto.pool.columns import Columns, pack
-from stretto.pool.scored import Scored
+from stretto.pool.old_logprobs import OldLogprobs
 from stretto.records import UNRECORDED
-from stretto.runtime.feeder import Feeder
+from stretto.runtime.context import RunContext
+from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.members import Member, unfinished
-from stretto.runtime.parts import Parts
 from stretto.runtime.publish import Publisher
 from stretto.trajectory import Completion, Trajectory
 
 _LOOK_S = 0.05
 
 
-class Segments:
+class OldLogprobScorer:
     """Collects and hands over; the scores go to ``scored``."""
 
-    def __init__(self, parts: Parts, scored: Scored, feeder: Feeder, publisher: Publisher) -> None:
-        self._p, self._scored, self._feeder, self._publisher = parts, scored, feeder, publisher
+    def __init__(
+        self, context: RunContext, old_logprobs: OldLogprobs, dispatcher: Dispatcher, publisher: Publisher
+    ) -> None:
+        self._ctx, self._old_logprobs, self._dispatcher, self._publisher = context, old_logprobs, dispatcher, publisher
         self._loop = asyncio.get_running_loop()
-        self._stops = parts.old_route == "interrupt"
+        self._stops = context.old_route == "interrupt"
         self._task: asyncio.Task[None] | None = None
         self._again = self._scoring = False
 
@@ -46,7 +48,7 @@ class Segments:
 
     def column(self, columns: Columns) -> Columns:
         """The batch with what was scored of it."""
-        return {**columns, "record.logp_old": self._scored.column(columns)}
+        return {**columns, "record.logp_old": self._old_logprobs.column(columns)}
 
     async def interrupt(self, version: int) -> float:
         """The learner made ``version``, which nobody has yet: stop all engines and score what they made before. They go
@@ -64,8 +66,8 @@ class Segments:
             await self._publisher.settled()
             if self._publisher.stopped:
                 return
-            if any(engine.version != version for engine in self._p.engines):
-                held = {engine.name: engine.version for engine in self._p.engines}
+            if any(engine.version != version for engine in self._ctx.engines):
+                held = {engine.name: engine.version for engine in self._ctx.engines}
                 raise InvariantError(f"version {version} was published after an interruption, but engines hold {held}")
             return
         self._again = True
@@ -94,47 +96,47 @@ class Segments:
 
     def _oldest(self) -> int:
         """The oldest version under which a token may still be sampled."""
-        pins = [g.pin for g in self._feeder.groups.running.values() if g.pin is not None]
-        return min([engine.version for engine in self._p.engines if engine.version is not None] + pins)
+        pins = [g.pin for g in self._dispatcher.groups.running.values() if g.pin is not None]
+        return min([engine.version for engine in self._ctx.engines if engine.version is not None] + pins)
 
     async def _score(self, before: int, pause: bool) -> None:
         """Let everything unscored of versions below ``before`` be scored."""
-        made = await asyncio.gather(*(engine.made(pause) for engine in self._p.engines))
+        made = await asyncio.gather(*(engine.snapshot(settle=True, pause=pause) for engine in self._ctx.engines))
         await asyncio.sleep(0)  # rollouts take in what has just been delivered
         while any(member.client.replay for member in self._open()):  # after a resume: where its tokens lie isn't known
             if self._publisher.stopped:
                 return
             await asyncio.sleep(_LOOK_S)
-        partials = {request: completion for part in made for request, completion in part.items()}
-        alive = list(self._alive(partials))
-        self._scored.keep(t.id for t in alive)
+        partial_completions = {request: completion for part in made for request, completion in part.items()}
+        alive = list(self._alive(partial_completions))
+        self._old_logprobs.keep(t.id for t in alive)
         segments = [s for t in alive if (s := self._segment(t, before)) is not None]
         if not segments:
             return
         columns = pack(segments)
-        logp = np.where(columns["mask"], await self._p.learner.score(columns, before), np.nan)
+        logp = np.where(columns["mask"], await self._ctx.learner.score(columns, before), np.nan)
         ends = np.cumsum(columns["length"])
         for segment, part in zip(segments, np.split(logp, ends[:-1]), strict=True):
-            self._scored.add(segment.id, part)
+            self._old_logprobs.add(segment.id, part)
 
     def _open(self) -> Iterator[Member]:
-        return (m for g in self._feeder.groups.running.values() for m in g.members if not m.over)
+        return (m for g in self._dispatcher.groups.running.values() for m in g.members if not m.over)
 
-    def _alive(self, partials: dict[int, Completion]) -> Iterator[Trajectory]:
+    def _alive(self, partial_completions: dict[int, Completion]) -> Iterator[Trajectory]:
         """All that may train later, as far as it has come."""
-        for group in self._feeder.groups.running.values():
+        for group in self._dispatcher.groups.running.values():
             for member in group.members:
                 if member.result is not None:
                     yield member.result
-                elif not member.over and (so_far := unfinished(member, partials)) is not None:
+                elif not member.over and (so_far := unfinished(member, partial_completions)) is not None:
                     yield so_far
-        for ready in self._feeder.pool.groups():
+        for ready in self._dispatcher.pool.groups():
             yield from ready.trajectories
 
     def _segment(self, t: Trajectory, before: int) -> Trajectory | None:
         """The trajectory up to its last token below ``before``; its mask holds those that aren't scored."""
         mask = t.mask & (t.versions < before)
-        mask[: self._scored.reach(t.id)] = False
+        mask[: self._old_logprobs.reach(t.id)] = False
         if not mask.any():
             return None
         end = int(mask.nonzero()[0][-1]) + 1

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.cluster.costs import draw
-from stretto.cluster.engine import ModelledEngine
-from stretto.cluster.queueing import mean_staleness
 from stretto.config.load import apply_overrides, validate
-from stretto.config.sections import Cluster, Law
+from stretto.config.simulation import Distribution, Simulation
 from stretto.errors import ConfigError
 from stretto.launch import launch
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.events import Event, read_events
+from stretto.simulation.costs import sample
+from stretto.simulation.engine import SimulatedEngine
+from stretto.simulation.queueing import mean_staleness
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,8 +34,10 @@ def request(i: int, length: int, prompt: int = 1) -> Request:
     return Request(i, i, i, np.zeros(prompt, np.int32), SamplingParams(max_new_tokens=length))
 
 
-def engine(slots: int = 8, mode: str = "keep", **cluster: float) -> ModelledEngine:
-    made = ModelledEngine(Cluster(decode_base_s=0.02, decode_row_s=0.003, prefill_token_s=0.0, **cluster), slots, mode)
+def engine(max_num_seqs: int = 8, mode: str = "keep", **simulation: float) -> SimulatedEngine:
+    made = SimulatedEngine(
+        Simulation(decode_base_s=0.02, decode_row_s=0.003, prefill_token_s=0.0, **simulation), max_num_seqs, mode
+    )
     made.load(0.0, 0, 0.0)
     return made
 
@@ -65,7 +67,7 @@ def test_rows_slow_each_other_down_only_while_they_run() -> None:
 @pytest.mark.parametrize("mode", ["keep", "pin"])
 def test_a_pinned_request_keeps_its_version_though_it_starts_after_a_load(mode: str) -> None:
     """A later turn, or one that waited for a slot."""
-    e = engine(slots=1, mode=mode)
+    e = engine(max_num_seqs=1, mode=mode)
     e.add(0.0, [replace(request(i, 10), version=0) for i in range(2)])
     e.start_waiting()
     e.load(5 * 0.023, 1, 0.0)
@@ -96,7 +98,7 @@ def test_versions_change_where_the_load_happened() -> None:
 
 
 def test_a_request_has_its_first_token_one_step_after_its_start() -> None:
-    e = engine(slots=2)
+    e = engine(max_num_seqs=2)
     e.add(0.0, [request(0, 10), request(1, 30), request(2, 5)])
     e.start_waiting()
     e.add(0.0259, [])
@@ -119,7 +121,7 @@ def test_a_request_has_its_first_token_one_step_after_its_start() -> None:
 
 def test_no_slot_idles_while_a_request_waits(tmp_path: Path) -> None:
     """At every moment: the rows of an engine are min(slots, requests it has)."""
-    e = engine(slots=3)
+    e = engine(max_num_seqs=3)
     e.add(0.0, [request(i, 5 + i) for i in range(9)])
     e.start_waiting()
     left = 9
@@ -128,9 +130,9 @@ def test_no_slot_idles_while_a_request_waits(tmp_path: Path) -> None:
         left -= len(e.finished(e.next_finish() or 0.0))
         e.start_waiting()
     _, events = run(
-        tmp_path / "run", "lag_bound=4", "max_steps=10", "prompts_per_step=8", "group_size=4", "engine.slots=16",
+        tmp_path / "run", "lag_bound=4", "max_steps=10", "prompts_per_step=8", "group_size=4", "engine.max_num_seqs=16",
         "control.admission.name=slots", "control.batch.name=fifo", "control.pool.name=drop-oldest",
-        "control.pool.capacity=100", "lag_bound=100", "cluster.publish_s=0",
+        "control.pool.capacity=100", "lag_bound=100", "simulation.publish_s=0",
     )  # fmt: skip
     busy = [b for b in events if b["e"] == "Busy"]
     full = sum(b["rows"] * (b["end"] - b["start"]) for b in busy) / sum(b["end"] - b["start"] for b in busy)
@@ -142,16 +144,28 @@ def test_doubling_all_times_doubles_the_makespan_and_leaves_every_decision(tmp_p
     results = []
     for name, factor in (("once", 1), ("twice", 2)):
         result, events = run(
-            tmp_path / name, "lag_bound=3", "max_steps=12", "prompts_per_step=4", "group_size=4", "engine.slots=8",
-            "engine.count=3", "cluster.turns=3", f"cluster.decode_base_s={0.01 * factor}",
-            f"cluster.decode_row_s={0.0005 * factor}", f"cluster.prefill_token_s={1e-5 * factor}",
-            f"cluster.publish_s={0.5 * factor}", f"cluster.step_base_s={0.5 * factor}",
-            f"cluster.step_token_s={1e-5 * factor}", "cluster.env.kind=exponential",
-            f"cluster.env.mean={2.0 * factor}",
-            "cluster.failure_probability=0.05", f"deadlines.rollout_s={600 * factor}",
-            f"deadlines.group_s={1200 * factor}", f"deadlines.batch_s={3600 * factor}",
+            tmp_path / name,
+            "lag_bound=3",
+            "max_steps=12",
+            "prompts_per_step=4",
+            "group_size=4",
+            "engine.max_num_seqs=8",
+            "engine.count=3",
+            "simulation.turns=3",
+            f"simulation.decode_base_s={0.01 * factor}",
+            f"simulation.decode_row_s={0.0005 * factor}",
+            f"simulation.prefill_token_s={1e-5 * factor}",
+            f"simulation.publish_s={0.5 * factor}",
+            f"simulation.step_base_s={0.5 * factor}",
+            f"simulation.step_token_s={1e-5 * factor}",
+            "simulation.env.kind=exponential",
+            f"simulation.env.mean={2.0 * factor}",
+            "simulation.failure_probability=0.05",
+            f"deadlines.rollout_s={600 * factor}",
+            f"deadlines.group_s={1200 * factor}",
+            f"deadlines.batch_s={3600 * factor}",
             f"deadlines.warn_s={30 * factor}",
-        )  # fmt: skip
+        )
         results.append((result["virtual_s"], events))
     (once, a), (twice, b) = results
     assert twice == pytest.approx(2 * once, rel=1e-6)
@@ -194,6 +208,6 @@ def test_a_tail_of_eight_lognormals() -> None:
 def test_laws_keep_their_means() -> None:
     n = 20_000
     for kind in ("lognormal", "exponential"):
-        law = Law(kind=kind, mean=3.0, sigma=0.5)  # type: ignore[arg-type]
-        values = [draw(law, (i + 0.5) / n) for i in range(n)]
+        law = Distribution(kind=kind, mean=3.0, sigma=0.5)  # type: ignore[arg-type]
+        values = [sample(law, (i + 0.5) / n) for i in range(n)]
         assert np.mean(values) == pytest.approx(3.0, rel=0.01)

@@ -1,1 +1,0 @@
-"""Modelled hardware for rehearsal and planning: durations, and stand-ins for engine, learner and environment."""

@@ -1,0 +1,1 @@
+"""From a validated config to a finished run."""

@@ -1,0 +1,1 @@
+"""Simulated hardware for rehearsal and planning: durations, and stand-ins for engine, learner and environment."""
