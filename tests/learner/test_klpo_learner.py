@@ -43,7 +43,7 @@ def recorded(one: Learner, columns: Columns, seed: int = 3) -> Columns:
     p = logits(one, batch.tokens)
     q = torch.log_softmax(p + 0.3 * torch.randn(p.shape, generator=g, dtype=p.dtype), -1)
     q = torch.cat([torch.full_like(q[:, :1], -5.0), q[:, :-1]], 1)  # that of token t stands at t
-    wide = q.shape[2] if one.objective.head is None else HEAD
+    wide = q.shape[2] if one.objective.top is None else HEAD
     top = q.topk(wide, -1)
     drawn = torch.multinomial(q.exp().flatten(0, 1), DRAWS, True, generator=g).view(*q.shape[:2], DRAWS)
     records = {
