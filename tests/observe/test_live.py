@@ -149,6 +149,37 @@ def test_the_panel_uses_the_terminal_that_it_has() -> None:
     assert "entropy" not in small
 
 
+START = {"e": "RunStart", "t": 0.0, "version": 0, "step": 0, "prompts_per_step": 8, "group_size": 4, "max_num_seqs": 16,
+         "engines": 1}  # fmt: skip
+BEGUN = (
+    START,
+    {"e": "Submitted", "t": 1.0, "group": 0, "traj": [0, 1, 2, 3]},
+    {"e": "Busy", "t": 2.0, "worker": "engine-0", "tokens": 100, "start": 1.0, "end": 2.0},
+    {"e": "Waiting", "t": 31.0, "owner": "the learner", "what": "a batch", "since": 1.0},
+    {"e": "Busy", "t": 32.0, "worker": "engine-0", "tokens": 100, "start": 31.0, "end": 32.0},
+)
+
+
+@pytest.mark.parametrize("mode", ["plain", "rich"])
+def test_a_long_wait_does_not_silence_the_forecast(mode: Any) -> None:
+    out, clock = io.StringIO(), iter(range(0, 10**9, 10))
+    console = Console(file=out, force_terminal=mode == "rich", width=80)
+    with LiveView(mode, 12, max_new_tokens=4096, console=console, wall=lambda: float(next(clock))) as view:
+        for event in BEGUN:
+            view(event)
+    last = out.getvalue().split("the learner waits for a batch")[-1 if mode == "plain" else -2]
+    assert "0 of 32 answers" in last
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]|[\s│]+", "", out.getvalue())
+    assert "sampling.max_new_tokens(4096)" in shown  # wrapped, not cut
+
+
+def test_warnings_are_wrapped_and_not_cut() -> None:
+    out = io.StringIO()
+    shown = Shown(12, 2, virtual=False, warnings=[f"warning: {'long ' * 30}the end"])
+    Console(file=out, width=80).print(render(shown, 80, 24))
+    assert "the end" in out.getvalue()
+
+
 def test_time_left_is_reckoned_from_the_last_minute_and_a_halt_makes_it_longer() -> None:
     shown = Shown(1000, 2, virtual=False)
     for step in range(1, 101):  # 10 s a step at first, then 1 s a step

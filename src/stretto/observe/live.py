@@ -52,8 +52,8 @@ class LiveView:
         self._forecast = FirstBatch(max_new_tokens)
         self._health = Health() if health is None else health
         self._working: tuple[str, float] | None = None
-        self._phase = self._last = ""
-        """what the run is at, if not at steps; what was said of that last"""
+        self._phase = self._waits = self._last = ""
+        """what the run is at, if not at steps; who waits for what; what was said of that last"""
         self._due = 0.0
         self._said = -1
         self._live: Live | None = None
@@ -160,11 +160,11 @@ class LiveView:
         elif name == "Fault" and self.mode != "off":
             self._print(f"fault at {event['where']}: {event['what']}")
         elif name == "Waiting" and self.mode != "off":
-            self._phase = self._last = f"{event['owner']} waits for {event['what']}"
+            self._waits = f"{event['owner']} waits for {event['what']}"
             if self.mode == "plain":
-                self._print(f"waiting {event['t'] - event['since']:.0f}s: {self._phase}")
+                self._print(f"waiting {event['t'] - event['since']:.0f}s: {self._waits}")
         elif name in ("StepStart", "Resumed"):
-            self._phase = ""
+            self._phase = self._waits = ""
 
     # showing it
 
@@ -187,13 +187,17 @@ class LiveView:
         if self._live is None:
             return
         shown = self._shown
-        shown.now = self._now()
+        shown.now = self._told()
         shown.reckon(self._wall())
         size = self._console.size
         self._live.update(render(shown, size.width, size.height), refresh=True)
 
     def _now(self) -> str:
         return self._phase or self._forecast.text(self._shown.t) or ""
+
+    def _told(self) -> str:
+        """What the panel says of now: a wait that is long stands beside what goes on, and silences nothing."""
+        return "; ".join(part for part in (self._now(), self._waits) if part)
 
     def eta_s(self) -> float | None:
         """Wall seconds until ``max_steps``, from the pace of the last minute; None when unknown."""

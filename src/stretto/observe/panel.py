@@ -88,7 +88,7 @@ def render(shown: Shown, width: int, height: int) -> Panel:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(no_wrap=True, ratio=1)
     if shown.now or not row:
-        grid.add_row("now", Text(shown.now or "waiting for the first step"))
+        grid.add_row("now", _wrapped(shown.now or "waiting for the first step"))
     if row:
         curve = spark(shown.rewards, max(20, width - BESIDE))
         grid.add_row("reward", Text.assemble(f"{num(row.get('reward/trained/mean'))}  ", (curve, "cyan")))
@@ -111,11 +111,16 @@ def render(shown: Shown, width: int, height: int) -> Panel:
             if isinstance(value := row.get(name), int | float):
                 grid.add_row(name, f"{value:.4g}")
     for line in shown.warnings[-3:]:
-        grid.add_row("", Text(line, "yellow"))
+        grid.add_row("", _wrapped(line, "yellow"))
     if height > TALL:
         for line in shown.samples[: height - TALL]:
             grid.add_row("sample", Text(line.removeprefix("sample ")))
     return Panel(Group(_bar(shown, width), grid), title=Text("Stretto"), title_align="left", border_style="dim")
+
+
+def _wrapped(text: str, style: str = "") -> Text:
+    """On as many lines as it takes: its end says what to do."""
+    return Text(text, style, no_wrap=False, overflow="fold")
 
 
 def _bar(shown: Shown, width: int) -> Text:
