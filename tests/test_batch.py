@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.batch import TokenBatch, Totals
+from stretto.batch import TokenBatch
 from stretto.errors import DataError, InvariantError
 from stretto.pool.columns import pack
+from stretto.totals import Totals
 from stretto.trajectory import Trajectory
 
 

@@ -16,11 +16,12 @@ SRC = ROOT / "src" / "stretto"
 ROOMS = (  # from the front door down; a module may import its own room and those below
     "cli", "sweep", "doctor", "trained", "launch", "readiness", "wiring", "run", "checks", "rundir", "recipes",
     "papers", "service", "observe", "runtime", "simulation", "control", "pool", "weights", "rollout", "envs", "learner",
-    "models", "games", "tabular", "objectives", "batch", "trajectory", "records", "config", "components", "kernel",
+    "models", "games", "tabular", "objectives", "batch", "trajectory", "records", "totals", "config", "components",
+    "kernel",
     "variance", "errors",
 )  # fmt: skip
 # types and arithmetic that everybody may use
-OPEN = {"stretto.trajectory", "stretto.batch", "stretto.variance", "stretto.errors", "stretto.components"}
+OPEN = {f"stretto.{name}" for name in ("trajectory", "batch", "totals", "variance", "errors", "components")}
 LIGHT = ("runtime.orchestrator", "control.hooks", "pool.pool", "envs.base", "envs.arithmetic", "observe.report",
          "observe.checker", "config.load", "trajectory", "launch")  # fmt: skip
 

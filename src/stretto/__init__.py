@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stretto.batch import TokenBatch as TokenBatch
-    from stretto.batch import Totals as Totals
     from stretto.config.load import load_config as load_config
     from stretto.config.schema import RunConfig as RunConfig
     from stretto.envs.base import Client as Client
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from stretto.observe.checker import check_run as check_run
     from stretto.observe.metrics import read_metrics as read_metrics
     from stretto.runtime.events import read_events as read_events
+    from stretto.totals import Totals as Totals
     from stretto.trajectory import Completion as Completion
     from stretto.trajectory import Trajectory as Trajectory
     from stretto.trajectory import Transcript as Transcript
@@ -45,7 +45,7 @@ _HOME = {
     "StrettoError": "errors",
     "Task": "envs.base",
     "TokenBatch": "batch",
-    "Totals": "batch",
+    "Totals": "totals",
     "Trajectory": "trajectory",
     "Transcript": "trajectory",
     "check_run": "observe.checker",

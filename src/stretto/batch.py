@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from stretto.errors import DataError, InvariantError
+from stretto.totals import Totals
 
 _TOKEN_FIELDS = (
     "tokens", "mask", "logp_behavior", "logp_proximal", "logp_old", "entropy", "values", "targets", "rewards",
@@ -25,8 +26,8 @@ _ALTERNATIVE_FIELDS = (
     "sampled_tokens", "sampled_logp_behavior", "top_tokens", "top_logp_behavior", "temperature", "support",
 )  # fmt: skip
 _RECORDS = ("sampled_ids", "sampled_logprobs", "top_ids", "top_logprobs", "temperature", "support")
-_RECORDED = dict(zip(_RECORDS, _ALTERNATIVE_FIELDS, strict=True))
-"""The engine's names of its records, and the fields that they become."""
+_RECORDED = {"logp_proximal": "logp_proximal"} | dict(zip(_RECORDS, _ALTERNATIVE_FIELDS, strict=True))
+"""Names of records (the engine's, but for the first), and the fields that they become."""
 _ROW_FIELDS = (
     "group", "trajectory", "length", "terminated", "truncated", "bootstrap", "reward_fast", "reward_slow", "trained_at",
 )  # fmt: skip
@@ -35,16 +36,6 @@ _MEASURED = ("values", "targets", "rewards", "bootstrap", "reward_fast", "reward
 """May be given as integers: a log-probability or entropy in integers would be a mistake."""
 _INTEGERS = ("tokens", "versions", "group", "trajectory", "length", "trained_at", "sampled_tokens", "top_tokens")
 _BOOLS = ("terminated", "truncated")
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Structural denominators of a whole optimizer step: policy tokens N, rows B and trajectories (a trajectory may
-    have several rows), before any rejection."""
-
-    tokens: int
-    rows: int
-    trajectories: int
 
 
 @dataclass(kw_only=True, eq=False)

@@ -18,6 +18,7 @@ from stretto.config.load import apply_overrides, validate
 from stretto.errors import CheckpointError, ConfigError
 from stretto.learner.critic import freeze_attention
 from stretto.learner.learner import Learner
+from stretto.learner.whole_batch import train_batch
 from stretto.objectives import get
 from stretto.pool.columns import Columns, pack
 from stretto.trajectory import Trajectory
@@ -79,7 +80,7 @@ def test_pre_training_is_a_regression_of_the_critic_on_its_targets_and_nothing_e
         torch.nn.utils.clip_grad_norm_(plain.scorer.critic_parameters().values(), 1.0)
         optimizer.step()
     assert same(policy(one), before)
-    assert not [name for name in one._tensors() if name.startswith("policy.exp_avg")]
+    assert not [name for name in one.optimizers.tensors() if name.startswith("policy.exp_avg")]
     for name, p in critic(plain).items():
         torch.testing.assert_close(critic(one)[name], p, rtol=0, atol=1e-9)
 
@@ -135,7 +136,7 @@ def test_each_further_update_brings_the_critic_closer_to_the_targets_of_the_step
         batch = TokenBatch.from_columns(make_columns(), 0, torch.float64)
         targets = one._preparation.prepare(batch, 1).batch.targets
         assert targets is not None
-        one.step_batch(batch)
+        train_batch(one, batch)
         losses.append(critic_loss(one, batch, targets))
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.9 * losses[0]
@@ -148,10 +149,9 @@ def test_two_updates_are_two_gradients_taken_one_after_the_other(model_dir: Path
     twice = learner(model_dir, {"kind": "network"})
     batch = TokenBatch.from_columns(make_columns(), 0, torch.float64)
     prepared = twice._preparation.prepare(batch, 1)
-    assert twice._critic is not None
-    for _ in range(2):
-        twice._backward(prepared.batch, prepared.advantages, True, None, torch.arange(batch.rows))
-        twice._critic.step(3e-2, twice._critic.grad_norm())
+    for last in (False, True):
+        twice.forward_backward(prepared, critic_only=True)
+        twice.optim_step(completes=last)
     assert same(critic(double), critic(twice))
 
 
@@ -160,24 +160,24 @@ def test_a_non_finite_gradient_of_a_further_update_takes_the_whole_step_back(
 ) -> None:
     one = learner(model_dir, {"kind": "network", "updates": 2})
     one.step(make_columns(seed=1))
-    before = one._snapshot()
-    backward, calls = one._backward, []
+    before = one.optimizers.snapshot()
+    backward, calls = one.forward_backward, []
 
-    def poisoned(*args: Any) -> Any:
-        out = backward(*args)
-        calls.append(args[2])
+    def poisoned(part: Any, critic_only: bool = False) -> Any:
+        out = backward(part, critic_only=critic_only)
+        calls.append(critic_only)
         if len(calls) == 2:
             assert one.scorer.critic is not None
             next(p for p in one.scorer.critic.parameters() if p.grad is not None).grad.fill_(np.nan)  # type: ignore[union-attr]
         return out
 
-    monkeypatch.setattr(one, "_backward", poisoned)
+    monkeypatch.setattr(one, "forward_backward", poisoned)
     result = one.step(make_columns(seed=2))
     assert calls == [False, True]
     assert result.skipped
     assert result.version == 1
     assert "non-finite gradient" in (result.reason or "")
-    assert same(one._snapshot(), before)
+    assert same(one.optimizers.snapshot(), before)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -213,7 +213,7 @@ def test_resuming_goes_on_bit_for_bit(
         other.load(tmp_path / str(version))
         columns = make_columns(seed=version, version=version)
         assert one.step(columns) == other.step(columns)
-        assert same(one._tensors(), other._tensors())
+        assert same(one.optimizers.tensors(), other.optimizers.tensors())
         assert same(critic(one), critic(other))
 
 

@@ -20,6 +20,7 @@ from stretto.learner import scores
 from stretto.learner.learner import Learner
 from stretto.learner.minibatches import minibatch_rows
 from stretto.learner.schedule import learning_rate, rate_change
+from stretto.learner.whole_batch import train_batch
 from stretto.models.prefix import PolicyStates
 from stretto.objectives import get
 from stretto.pool.columns import Columns
@@ -153,8 +154,8 @@ def test_recomputed_proximal_is_the_same_with_one_inner_step_or_a_forward_of_its
     one = learner(model_dir, "decoupled-ppo")
     batch = TokenBatch.from_columns(make_columns(), 0, torch.float64)
     other = learner(model_dir, "decoupled-ppo")
-    one.step_batch(batch)
-    other.step_batch(batch.replace(logp_proximal=other._preparation.logp(batch)))
+    train_batch(one, batch)
+    train_batch(other, batch.replace(logp_proximal=other._preparation.logp(batch)))
     assert distance(one.weights(), other.weights()) == 0.0
 
 

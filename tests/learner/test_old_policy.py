@@ -20,6 +20,7 @@ from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.old_policy.choice import route_of
 from stretto.learner.old_policy.ewma import Average
 from stretto.learner.old_policy.old_model import OldModel
+from stretto.learner.whole_batch import train_batch
 from stretto.objectives import get
 from stretto.objectives.ratio import proxy_logp, proxy_share
 from stretto.pool.columns import Columns, concatenate
@@ -96,7 +97,8 @@ class Driver:
             return
         columns = concatenate(later)
         columns["mask"] = columns["mask"] & (columns["versions"] == version)
-        scored = np.where(columns["mask"], self.one.score(columns, version + 1), np.nan)
+        scored = np.where(columns["mask"], self.one.score(columns), np.nan)
+        self.one.release(version + 1)
         at = 0
         for record in self.records[version + 1 :]:
             part = scored[at : at + len(record)]
@@ -188,16 +190,16 @@ def test_a_batch_that_brings_old_log_probabilities_keeps_them(model_dir: Path, m
         one, other = learner(model_dir, route), learner(model_dir, "snapshots")
         batch = TokenBatch.from_columns(mixed(make_columns, 0, 0), 0, torch.float64)
         ready = batch.replace(logp_old=torch.where(batch.mask, -1.5, torch.nan))
-        metrics = one.step_batch(ready).metrics
+        metrics = train_batch(one, ready).metrics
         assert metrics["old_policy/passes"] == 0
-        other.step_batch(ready)
+        train_batch(other, ready)
         assert all(torch.equal(policy(one)[n], policy(other)[n]) for n in policy(one))
 
 
 def test_a_batch_of_another_version_is_an_error(model_dir: Path, make_columns: Make) -> None:
     one = learner(model_dir, "snapshots")
     with pytest.raises(InvariantError, match="a batch of version 2 for a learner at version 0"):
-        one.step_batch(TokenBatch.from_columns(mixed(make_columns, 0, 0), 2, torch.float64))
+        train_batch(one, TokenBatch.from_columns(mixed(make_columns, 0, 0), 2, torch.float64))
 
 
 # --- the approximate routes ---
@@ -226,9 +228,9 @@ def test_recompute_reads_once_more_only_if_the_policy_moves_during_the_step(
     two = learner(model_dir, "recompute", epochs=epochs)
     columns = mixed(make_columns, 0, 0)
     batch = TokenBatch.from_columns(columns, 0, torch.float64)
-    result = one.step_batch(batch)
+    result = train_batch(one, batch)
     assert result.metrics["old_policy/passes"] == epochs - 1
-    two.step_batch(batch.replace(logp_old=two._preparation.logp(batch)))
+    train_batch(two, batch.replace(logp_old=two._preparation.logp(batch)))
     assert all(torch.allclose(policy(one)[n], policy(two)[n], rtol=0, atol=1e-9) for n in policy(one))
 
 
@@ -245,7 +247,7 @@ def test_the_proxy_interpolates_by_staleness_or_by_a_constant(model_dir: Path, m
             share = proxy_share(batch.versions, step) if alpha is None else alpha
             assert got is not None
             assert torch.equal(got, proxy_logp(logp, batch.logp_behavior, share))
-            assert one.step_batch(batch).metrics["old_policy/passes"] == 0
+            assert train_batch(one, batch).metrics["old_policy/passes"] == 0
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -256,13 +258,13 @@ def test_the_average_is_that_of_the_weights_after_each_optimizer_step(
     one = learner(model_dir, None, objective="ppo-ewma", ewma_beta=beta, epochs=epochs)
     assert isinstance(one.old, Average)
     seen = [policy(one)]
-    step = one._policy.step
+    step = one.optimizers.policy.step
 
     def watched(lr: float, norm: float) -> None:
         step(lr, norm)
         seen.append(policy(one))
 
-    one._policy.step = watched  # type: ignore[method-assign]
+    one.optimizers.policy.step = watched  # type: ignore[method-assign]
     for version in range(3):
         one.step(mixed(make_columns, version))
     assert len(seen) == 1 + 3 * epochs
@@ -297,7 +299,7 @@ def test_a_skipped_step_leaves_the_average_as_it_was(model_dir: Path, make_colum
     assert isinstance(one.old, Average)
     before = [x.clone() for x in one.old._ewma.average], one.old._ewma.weight
     norms = iter([1.0, float("inf")])
-    one._policy.grad_norm = lambda: next(norms)  # type: ignore[method-assign]
+    one.optimizers.policy.grad_norm = lambda: next(norms)  # type: ignore[method-assign]
     assert one.step(mixed(make_columns, 1)).skipped
     assert all(torch.equal(a, b) for a, b in zip(one.old._ewma.average, before[0], strict=True))
     assert one.old._ewma.weight == before[1]
@@ -410,11 +412,11 @@ def test_routes_go_with_objectives_that_use_them(model_dir: Path) -> None:
     assert isinstance(learner(model_dir, "old_model").old, OldModel)
 
 
-def test_only_routes_that_score_during_rollouts_take_segments(model_dir: Path, make_columns: Make) -> None:
-    with pytest.raises(InvariantError, match="'snapshots' scores no segments"):
-        learner(model_dir, "snapshots").score(make_columns(), 1)
+def test_only_routes_that_keep_weights_take_segments(model_dir: Path, make_columns: Make) -> None:
+    with pytest.raises(InvariantError, match="'recompute' keeps no weights to score segments with"):
+        learner(model_dir, "recompute").score(make_columns())
     plain = Learner(model_dir, LearnerConfig(), get("tis"))
     assert plain.old is None
     with pytest.raises(InvariantError, match="the objective uses no old log-probabilities"):
-        plain.score(make_columns(), 1)
+        plain.score(make_columns())
     assert not OldPolicyRoute.remembers

@@ -239,7 +239,7 @@ def test_a_skipped_step_takes_its_late_rewards_with_it(
     async def poisoned(self: InlineLearner, columns: Any, slot: Any) -> Any:
         calls.append(columns)
         if len(calls) == 5:
-            monkeypatch.setattr(self._learner, "_backward", _infinite(self._learner))
+            monkeypatch.setattr(self._learner, "forward_backward", _infinite(self._learner))
         else:
             monkeypatch.undo()
             monkeypatch.setattr(InlineLearner, "step", poisoned)
@@ -256,7 +256,7 @@ def test_a_skipped_step_takes_its_late_rewards_with_it(
 
 
 def _infinite(learner: Any) -> Any:
-    backward = learner._backward
+    backward = learner.forward_backward
 
     def poisoned(*args: Any) -> Any:
         out = backward(*args)

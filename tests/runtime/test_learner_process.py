@@ -8,13 +8,22 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from stretto.errors import DeadlineError, WorkerError
+from stretto.config.simulation import Simulation
+from stretto.errors import DeadlineError, InvariantError, WorkerError
 from stretto.learner.result import Staging, StepResult
 from stretto.observe.live import LiveView
+from stretto.runtime.clock import VirtualLoop, run_virtual
+from stretto.runtime.events import EventLog
+from stretto.runtime.waits import Waits
 from stretto.runtime.workers.child import _LearnerProcess
+from stretto.runtime.workers.inline import InlineLearner
+from stretto.simulation.costs import CostModel
+from stretto.simulation.learner import SimulatedLearner
+from stretto.totals import Totals
 
 from .stubs import Bench, up
 
@@ -212,7 +221,7 @@ class Script:
 def learner_process(wire: Script, step: Callable[[Any], Any]) -> _LearnerProcess:
     process = _LearnerProcess.__new__(_LearnerProcess)
     process.wire, process.stepped = wire, False  # type: ignore[assignment]
-    process.learner = SimpleNamespace(step=step, version=1, weights=dict, save=lambda path: None)
+    process.learner = SimpleNamespace(step=step, stage=lambda put: put(1, {}), save=lambda path: None)
     process.store = SimpleNamespace(stage=lambda slot, version, weights: (slot, version))
     return process
 
@@ -254,3 +263,62 @@ def test_an_error_that_nobody_asked_for_ends_the_learner_process() -> None:
     process.store = SimpleNamespace(stage=full)  # type: ignore[assignment]
     with pytest.raises(OSError, match="No space"):
         process.run()
+
+
+def test_the_learner_process_answers_each_verb_with_numbers_that_need_no_torch() -> None:
+    """The answers are read in the loop's process."""
+    columns = {"length": np.array([2, 1])}
+    wire = Script(
+        (0, ("forward_backward", columns, Totals(3, 2, 2))), (1, ("optim_step", None)), (None, ("release", 1)),
+        (2, ("stage", 0)), (3, ("optim_step", None)),
+    )  # fmt: skip
+    process = learner_process(wire, result)
+    process.learner = SimulatedLearner()  # type: ignore[assignment]
+    with pytest.raises(InvariantError, match="optim_step at version 1: there is no gradient"):
+        process.run()
+    assert [kind for kind, _ in wire.said] == ["answer"] * 3
+    (_, passed), (_, done), (_, staged) = (answer for _, answer in wire.said)
+    assert type(passed.metrics) is type(done.metrics) is dict
+    assert (len(passed.logp), done.version, staged) == (3, 1, (0, 1))
+
+
+def test_verbs_reach_the_learner_in_the_order_of_the_calls() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        learner, (child,) = bench.learner(), bench.children
+        await up(learner, child)
+        totals = Totals(3, 2, 2)
+        calls = [asyncio.create_task(call) for call in (learner.forward_backward({}, totals), learner.optim_step())]
+        await asyncio.sleep(0)
+        learner.release(1)
+        calls.append(asyncio.create_task(learner.score({}, 1)))
+        got = [await child.next() for _ in range(4)]
+        assert [message for _, message in got] == [
+            ("forward_backward", {}, totals), ("optim_step", None), ("release", 1), ("score", {}, 1)
+        ]  # fmt: skip
+        asked = [number for number, _ in got if number is not None]
+        for number, answer in zip(asked, "abc", strict=True):
+            child.answer(number, answer)
+        assert [await call for call in calls] == ["a", "b", "c"]
+        await bench.close(learner)
+
+    asyncio.run(scenario())
+
+
+def test_in_virtual_time_the_verbs_of_a_step_take_as_long_as_the_step() -> None:
+    async def scenario() -> tuple[float, float, float]:
+        loop = asyncio.get_running_loop()
+        waits = Waits(EventLog(None, loop.time), 30)
+        costs = CostModel(Simulation(step_base_s=2, step_token_s=0.5), 0)
+        one, other = (InlineLearner(SimulatedLearner(), costs, waits, 1000) for _ in range(2))
+        columns = {"length": np.array([5, 3])}
+        start = loop.time()
+        await one.step(columns, slot(0))
+        stepped_s, start = loop.time() - start, loop.time()
+        for length in (5, 3):
+            await other.forward_backward({"length": np.array([length])}, Totals(8, 2, 2))
+        passed_s = loop.time() - start
+        assert (await other.optim_step()).version == 1
+        return stepped_s, passed_s, loop.time() - start
+
+    assert run_virtual(scenario(), VirtualLoop()) == (6.0, 4.0, 6.0)

@@ -99,7 +99,7 @@ def test_nothing_is_lost_or_told_twice(shapes: list[list[tuple[bool, int]]]) -> 
         assert rows["rewards"][of_row].sum() == whole["rewards"][of_whole].sum()
     for name in ("tokens", "versions", "logp_behavior", "entropy"):
         assert np.array_equal(rows[name], whole[name][turns.source])
-    gathered = turns.gathered(rows["logp_behavior"], len(whole["mask"]))
+    gathered = turns.gathered(rows["logp_behavior"])
     np.testing.assert_array_equal(gathered[whole["mask"]], whole["logp_behavior"][whole["mask"]])
     assert np.isnan(gathered[~whole["mask"]]).all()
 

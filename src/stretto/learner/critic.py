@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
 from torch import nn
 
 from stretto.config.learner import Critic
@@ -11,10 +10,11 @@ from stretto.errors import ConfigError
 from stretto.models.load import load_policy
 from stretto.models.logp import trunk_of
 from stretto.models.value import ValueHead, ValueNetwork
+from stretto.objectives.base import Objective
 
 
 def build_critic(
-    critic: Critic, model_dir: str, width: int, dtype: Any, gradient_checkpointing: bool
+    critic: Critic, model_dir: str, width: int, dtype: torch.dtype, gradient_checkpointing: bool
 ) -> ValueHead | ValueNetwork | None:
     """The critic that the section asks for; ``width`` is that of the policy's hidden states. None for ``none``.
 
@@ -32,6 +32,15 @@ def build_critic(
             "from the rest. Set 'none'"
         )
     return network
+
+
+def check_critic(critic: Critic, objective: Objective) -> None:
+    """``ConfigError`` unless there is a critic exactly where the objective uses values."""
+    name = getattr(objective, "component_name", None) or type(objective).__name__
+    if "values" in objective.needs and critic.kind == "none":
+        raise ConfigError(f"objective {name!r} needs a critic: set learner.critic.kind to 'head' or 'network'")
+    if "values" not in objective.needs and critic.kind != "none":
+        raise ConfigError(f"learner.critic.kind = {critic.kind!r}, but objective {name!r} uses no values: set 'none'")
 
 
 def freeze_attention(trunk: nn.Module) -> int:

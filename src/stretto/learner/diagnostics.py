@@ -4,7 +4,6 @@ from the forward and backward passes that a step makes anyway."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,8 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.kernel.metrics import Metric, Section, declare
+from stretto.learner.result import Floats, ForwardBackwardResult
+from stretto.objectives.metrics import Metrics
 
 STALENESS_EDGES = (0, 1, 4, 8, 16, 32, 64)
 """Tokens are binned by staleness: 0, 1-3, 4-7, 8-15, 16-31, 32-63, 64 and more."""
@@ -39,7 +40,7 @@ OWN = declare(
 
 
 class Diagnostics:
-    """Filled by the micro-batches of the first optimizer step, whose policy is that of the step's start; rows that a
+    """Filled by the pass of the first optimizer step, whose policy is that of the step's start; rows that a
     later optimizer step trained first stay empty (NaN)."""
 
     def __init__(self, batch: TokenBatch, advantages: Tensor) -> None:
@@ -48,14 +49,16 @@ class Diagnostics:
         self._logp = torch.full(batch.mask.shape, math.nan, dtype=batch.dtype)
         self._pull = torch.full(batch.mask.shape, math.nan, dtype=batch.dtype)
 
-    def note(self, micro: TokenBatch, rows: Tensor, logp: Tensor) -> None:
-        """``logp`` [b,t] of these rows of the batch, after the backward pass, with its gradient retained."""
-        width = logp.shape[1]
-        self._logp[rows, :width] = torch.where(micro.mask, logp.detach(), math.nan).to(self._logp)
-        if logp.grad is not None:
-            self._pull[rows, :width] = torch.where(micro.mask, logp.grad, math.nan).to(self._pull)
+    def note(self, rows: Tensor, passed: ForwardBackwardResult[Metrics]) -> None:
+        """What the pass over these rows of the batch gave."""
+        inside = self._batch.inside[rows]
+        for table, flat in ((self._logp, passed.logp), (self._pull, passed.logp_grad)):
+            if flat is not None:
+                wide = torch.full(inside.shape, math.nan, dtype=table.dtype)
+                wide[inside] = torch.from_numpy(flat).to(table.dtype)
+                table[rows] = wide
 
-    def ratio(self) -> np.ndarray[Any, Any] | None:
+    def ratio(self) -> Floats | None:
         """[B,T] float32, current over behaviour probability; None without behaviour log-probabilities."""
         if self._batch.logp_behavior is None:
             return None
@@ -120,7 +123,7 @@ class Diagnostics:
         return out
 
 
-def _spread(d: np.ndarray[Any, Any], suffix: str) -> dict[str, float]:
+def _spread(d: Floats, suffix: str) -> dict[str, float]:
     out = {f"ratio/mean{suffix}": float(np.exp(np.clip(d, -40, 40)).mean())}
     for q, value in zip(_QUANTILES, np.quantile(d, _QUANTILES), strict=True):
         out[f"log_ratio/q{round(100 * q):02d}{suffix}"] = float(value)

@@ -42,7 +42,7 @@ class Optimizer:
         grads = [p.grad for p in self.parameters.values() if p.grad is not None]
         if not grads:
             return 0.0
-        norm = torch.stack(torch._foreach_norm(grads)).norm().item()
+        norm = float(torch.stack(torch._foreach_norm(grads)).norm())
         if math.isfinite(norm):
             return norm
         # squares of float32 overflow long before the elements do

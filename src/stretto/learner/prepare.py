@@ -1,4 +1,4 @@
-"""What a step knows before its first gradient: values, the policy at its start, advantages, targets."""
+"""What is known before the first gradient of a version: values, the policy at its start, advantages, targets."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ class Prepared:
     advantages: Tensor
     lost: int
 
+    def part(self, rows: Tensor) -> Prepared:
+        """Some rows [n] of it; all of them: itself."""
+        if len(rows) == self.batch.rows:
+            return self
+        return Prepared(self.batch.select(rows), self.advantages[rows], 0)
+
 
 class Preparation:
     """Makes a batch ready for an objective, with forward passes in micro-batches of ``max_tokens`` padded tokens.
@@ -38,14 +44,17 @@ class Preparation:
 
     def prepare(self, batch: TokenBatch, optimizer_steps: int) -> Prepared:
         """Before ``optimizer_steps`` on the batch. With one of them the forward pass that trains is that of the policy
-        at the start, so the proximal log-probabilities need no pass of their own unless advantages depend on them."""
+        at the start, so the proximal log-probabilities need no pass of their own unless advantages depend on them.
+
+        What the batch brings is taken as it is: ``logp_proximal``, ``logp_old``, and ``records["advantages"]``, which
+        take the place of the objective's own estimator."""
         needs = self._objective.needs
         batch, lost = intake(batch)
         if "values" in needs:
             batch = self._recorded(batch)
-        start = None
+        start = batch.logp_proximal
         anchored = "start" in needs or ("proximal" in needs and optimizer_steps > 1)
-        if anchored or "gate" in needs:
+        if start is None and (anchored or "gate" in needs):
             start = self.logp(batch)
         if anchored:
             batch = batch.replace(logp_proximal=start)
@@ -53,7 +62,8 @@ class Preparation:
             self._old.begin(batch.version, optimizer_steps)
             batch = batch if batch.logp_old is not None else self._old.filled(batch)
             self._old.before_update()
-        advantages = self._objective.advantages(batch, start)
+        ready = batch.records.get("advantages")
+        advantages = self._objective.advantages(batch, start) if ready is None else ready.where(batch.mask, 0.0)
         if "values" in needs:
             batch = batch.replace(targets=self._objective.targets(batch, start))
         return Prepared(batch, advantages, lost)

@@ -1,12 +1,67 @@
-"""What one training step did, as the learner tells it and as the loop passes it on."""
+"""What the learner's verbs answer, as a worker tells it and as the loop passes it on. Free of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Column = NDArray[Any]
+Columns = Mapping[str, Column]
+"""Packed trajectories (``stretto.pool.columns``): a flat array per field."""
+
+M = TypeVar("M", bound=Mapping[str, float], covariant=True)
+"""The metrics of a result: exact sums (``objectives.metrics.Metrics``) in the learner's process, numbers elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """``total`` = ``policy`` + ``critic``; ``critic`` is 0 without one. NaN where they couldn't be computed."""
+
+    total: float
+    policy: float
+    critic: float
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBackwardResult(Generic[M]):
+    """What a pass over some rows gave. Losses are over the denominators of the optimizer step: those of its parts add
+    up to those of the step."""
+
+    losses: Losses
+    metrics: M
+    logp: Floats
+    """[sum(length)] log-probability of each policy token under the weights as they are; NaN elsewhere."""
+    logp_grad: Floats | None
+    """[sum(length)] d(loss) / d(logp); NaN off the policy's tokens. None: only the critic had a gradient."""
+    nonfinite: str | None = None
+    """What wasn't finite. ``optim_step`` will skip then, whatever else is accumulated."""
+    fill_tokens: int = 0
+    """Tokens that were read only to fill in old log-probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimResult(Generic[M]):
+    """What an optimizer step did with the gradient that was accumulated."""
+
+    version: int
+    """Of the weights as they are now."""
+    skipped: bool
+    """The gradient wasn't finite: weights, optimizer and version are those of the last complete version."""
+    reason: str | None
+    """Which parameter, and which row, of a skipped one."""
+    lr: float
+    """The policy's learning rate."""
+    grad_norm: float
+    """Global norm of the policy's gradient before clipping; ``critic_grad_norm`` that of the critic's."""
+    critic_grad_norm: float
+    losses: Losses
+    """Sums over all parts, and ``metrics`` of all of them together."""
+    metrics: M
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +82,7 @@ class StepResult:
     skipped: bool
     metrics: dict[str, float] = field(default_factory=dict)
     reason: str | None = None
-    ratio: np.ndarray[Any, Any] | None = field(default=None, compare=False)
+    ratio: Floats | None = field(default=None, compare=False)
     """[B,T] float32, current over behaviour probability at the start of the step; NaN off the policy's tokens and in
     rows that a later optimizer step trained first. From ``Learner.step``: flat [sum(length)], as its columns."""
     fill_s: float = field(default=0.0, compare=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,7 +73,9 @@ class Scorer:
         self._states = PolicyStates(self._trunk, llama_like=llama_like, share=share)
         if self.lora:
             check_adapters(self.model, lambda ids: self._head.logits(hidden_states(self._trunk, ids[None])[0]))
-        self._trains_in_train_mode = config.gradient_checkpointing or (self.lora and config.lora.noisy_ratio)
+        self.draws = self.lora and config.lora.dropout > 0
+        """Do passes in training mode draw (the adapters' dropout)?"""
+        self._trains_in_train_mode = config.gradient_checkpointing or self.draws
         self._coefficient = config.critic.coefficient
         width = self._head.weight.shape[1]
         self.critic = build_critic(config.critic, model_dir, width, self.dtype, config.gradient_checkpointing)
@@ -126,7 +128,7 @@ class Scorer:
             value = self.critic(still + self._coefficient * (hidden - still) if policy_alone else still)
         elif values and isinstance(self.critic, ValueNetwork):
             value = self.critic.head(self._hidden(self._critic_states, tokens, batch.mask))
-        own, *rest = logp.split(widths, 1)
+        own, *rest = torch.split(logp, widths, 1)
         return Scores(
             _spread(own.squeeze(1), target, batch.mask),
             entropy.detach(),
@@ -156,7 +158,7 @@ class Scorer:
         tokens, length = batch.need("tokens", "length")
         assert self.critic is not None
         trunk = self.critic.trunk if isinstance(self.critic, ValueNetwork) else self._trunk
-        head: Any = self.critic.head if isinstance(self.critic, ValueNetwork) else self.critic
+        head = self.critic.head if isinstance(self.critic, ValueNetwork) else self.critic
         last = torch.arange(batch.rows) * tokens.shape[1] + (length - 1).clamp(min=0)
         with torch.no_grad(), self._autocast():
             hidden = hidden_states(trunk, tokens)
@@ -168,7 +170,7 @@ class Scorer:
         with self._autocast():
             return states(tokens, mask)
 
-    def _autocast(self) -> Any:
+    def _autocast(self) -> AbstractContextManager[None]:
         return torch.autocast("cpu", torch.bfloat16) if self._bf16 else nullcontext()
 
 

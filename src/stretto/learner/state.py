@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import xxhash
 from safetensors.torch import load as load_tensors
@@ -19,7 +19,17 @@ FORMAT = 1
 _OLD = "old."
 
 
-def write_state(directory: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+class LearnerState(TypedDict):
+    """What ``learner.json`` holds beside its format and the checksum of the tensors."""
+
+    version: int
+    skipped: int
+    skipped_in_a_row: int
+    seed: int
+    old_policy: NotRequired[str]
+
+
+def write_state(directory: Path, tensors: Mapping[str, Tensor], state: LearnerState) -> None:
     """Write both files; the JSON holds the checksum of the tensors."""
     directory.mkdir(parents=True, exist_ok=True)
     data = save_tensors({name: t.contiguous() for name, t in tensors.items()})
@@ -28,7 +38,7 @@ def write_state(directory: Path, tensors: dict[str, Tensor], state: dict[str, An
     (directory / "learner.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
-def read_state(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_state(directory: Path) -> tuple[dict[str, Tensor], LearnerState]:
     """Both files, verified. Raises ``CheckpointError`` if one is missing, corrupt, or of a newer format."""
     try:
         state = json.loads((directory / "learner.json").read_text())
@@ -43,7 +53,7 @@ def read_state(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return load_tensors(data), state
 
 
-def old_policy_tensors(route: OldPolicyRoute | None, state: dict[str, Any]) -> dict[str, Tensor]:
+def old_policy_tensors(route: OldPolicyRoute | None, state: LearnerState) -> dict[str, Tensor]:
     """What this old-policy route remembers; ``state`` learns its name."""
     if route is None:
         return {}
@@ -51,7 +61,7 @@ def old_policy_tensors(route: OldPolicyRoute | None, state: dict[str, Any]) -> d
     return {_OLD + name: t for name, t in route.tensors().items()}
 
 
-def restore_old_policy(route: OldPolicyRoute | None, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+def restore_old_policy(route: OldPolicyRoute | None, tensors: Mapping[str, Tensor], state: LearnerState) -> None:
     """The route goes on at the version of ``state``. ``CheckpointError`` if another route made the checkpoint and this
     one needs a history; ``KeyError`` or ``ValueError`` if it is of another model."""
     if route is None:

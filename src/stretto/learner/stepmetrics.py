@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stretto.batch import TokenBatch
 from stretto.kernel.metrics import Metric, Section, declare
+from stretto.learner.result import OptimResult
 from stretto.objectives.metrics import Metrics
 
 OWN = declare(
@@ -58,13 +59,11 @@ def batch_metrics(batch: TokenBatch, inner_steps: int) -> dict[str, float]:
     return OWN.checked(out)
 
 
-def update_metrics(
-    norms: Sequence[tuple[float, float]], losses: Sequence[Sequence[float]], lr: float, nonfinite: int, critic: bool
-) -> dict[str, float]:
-    """Means over a step's optimizer steps. ``norms``: of each the gradient norms of policy and critic; ``losses``: of
-    each (total, policy, critic); ``nonfinite``: tokens that were left out."""
-    mean = np.mean(np.array([[*n, *x] for n, x in zip(norms, losses, strict=True)]), axis=0).tolist()
-    out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": lr,
+def update_metrics(done: Sequence[OptimResult[Metrics]], nonfinite: int, critic: bool) -> dict[str, float]:
+    """Means over a step's optimizer steps. ``nonfinite``: tokens that were left out; ``critic``: is there one?"""
+    table = [[d.grad_norm, d.critic_grad_norm, d.losses.total, d.losses.policy, d.losses.critic] for d in done]
+    mean = np.mean(np.array(table), axis=0).tolist()
+    out = {"loss": mean[2], "loss/policy": mean[3], "grad_norm": mean[0], "lr": done[0].lr,
            "intake/nonfinite_tokens": float(nonfinite)}  # fmt: skip
     if critic:
         out |= {"loss/critic": mean[4], "critic/grad_norm": mean[1]}

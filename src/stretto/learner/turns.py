@@ -6,28 +6,30 @@ GMC-GRPO): rows of one trajectory share ``trajectory`` and ``group``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Columns = Mapping[str, NDArray[Any]]
+from stretto.learner.result import Column, Columns, Floats
+from stretto.totals import Totals
+
 _OF_ROWS = ("length", "trajectory", "reward", "terminated", "truncated", "turns", "version_complete", "group",
             "reward_fast", "reward_slow", "trained_at")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Turns:
-    """``columns``: a row per turn. ``source`` [tokens of all rows]: which token of the trajectories each one is."""
+    """``columns``: a row per turn. ``source`` [tokens of all rows]: the place of each among the ``tokens`` of the
+    trajectories."""
 
-    columns: dict[str, NDArray[Any]]
+    columns: Columns
     source: NDArray[np.int64]
+    tokens: int
 
-    def gathered(self, flat: NDArray[Any], tokens: int) -> NDArray[Any]:
+    def gathered(self, flat: Floats) -> Floats:
         """Per-token numbers of the rows as per-token numbers of the trajectories [tokens]; NaN off the policy's."""
-        out = np.full(tokens, np.nan, flat.dtype)
+        out = np.full(self.tokens, np.nan, flat.dtype)
         mask = self.columns["mask"]
         out[self.source[mask]] = flat[mask]
         return out
@@ -65,7 +67,7 @@ def by_turn(columns: Columns) -> Turns:
     row = np.repeat(np.arange(len(size)), size)
     source = np.arange(size.sum()) - (np.cumsum(size) - size)[row] + begin[row]
     told = source >= fresh[row]
-    out: dict[str, NDArray[Any]] = {}
+    out: dict[str, Column] = {}
     for name, column in columns.items():
         if name in _OF_ROWS:
             out[name] = column[owner]
@@ -77,4 +79,14 @@ def by_turn(columns: Columns) -> Turns:
     out["rewards"] = np.where(told, out["rewards"], 0.0)
     for name in ("terminated", "truncated"):
         out[name] = out[name] & is_last
-    return Turns(out, source)
+    return Turns(out, source, tokens)
+
+
+def totals_of(columns: Columns, rows: str = "trajectory") -> Totals:
+    """Denominators of an optimizer step on these packed trajectories, for ``learner.rows`` = ``rows``. Tokens whose
+    recorded log-probability isn't finite don't count: they leave training."""
+    split = by_turn(columns).columns if rows == "turn" and len(columns["length"]) else columns
+    if not len(split["length"]):
+        return Totals(0, 0, 0)
+    tokens = int((split["mask"] & np.isfinite(split["logp_behavior"])).sum())
+    return Totals(tokens, len(split["length"]), len(np.unique(split["trajectory"])))

@@ -110,6 +110,11 @@ class Objective:
         return frozenset({"values"}) if self.baseline == "gae" else frozenset()
 
     @property
+    def standardises_step(self) -> bool:
+        """Are advantages standardised over all policy tokens of an optimizer step?"""
+        return self.std and self.baseline in ("none", "gae")
+
+    @property
     def idle(self) -> dict[str, str]:
         """Options that do nothing in a run as the others are set, each with the reason: setting one is an error."""
         if "values" in self.needs:

@@ -114,7 +114,8 @@ class OldLogprobScorer:
         if not segments:
             return
         columns = pack(segments)
-        logp = np.where(columns["mask"], await self._ctx.learner.score(columns, before), np.nan)
+        logp = np.where(columns["mask"], await self._ctx.learner.score(columns), np.nan)
+        self._ctx.learner.release(before)
         ends = np.cumsum(columns["length"])
         for segment, part in zip(segments, np.split(logp, ends[:-1]), strict=True):
             self._old_logprobs.add(segment.id, part)

@@ -65,7 +65,16 @@ class CostModel:
 
     def step_s(self, tokens: int) -> float:
         """A learner step over ``tokens`` tokens, prompts included."""
-        return self.simulation.step_base_s + tokens * self.simulation.step_token_s
+        return self.optim_step_s + self.forward_backward_s(tokens)
+
+    def forward_backward_s(self, tokens: int) -> float:
+        """The gradient of ``tokens`` tokens."""
+        return tokens * self.simulation.step_token_s
+
+    @property
+    def optim_step_s(self) -> float:
+        """What a step takes beside its tokens."""
+        return self.simulation.step_base_s
 
     def forward_s(self, tokens: int) -> float:
         """A forward pass alone over ``tokens`` tokens: a third of a step's arithmetic."""

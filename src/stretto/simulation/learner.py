@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import numpy as np
 
 from stretto.errors import CheckpointError, InvariantError
-from stretto.learner.result import StepResult
+from stretto.learner.result import Columns, Floats, ForwardBackwardResult, Losses, OptimResult, StepResult
+from stretto.totals import Totals
+
+_UNKNOWN = Losses(math.nan, math.nan, math.nan)
+Staged = TypeVar("Staged")
 
 
 class SimulatedLearner:
-    """Stands in for a learner where only time matters."""
+    """Stands in for a learner where only time matters: the same verbs in the same order, without numbers."""
 
     def __init__(self) -> None:
         self.version = 0
+        self._parts = 0
 
-    def step(self, columns: Any) -> StepResult:
+    def step(self, columns: Columns) -> StepResult:
         """The next version."""
-        self.version += 1
-        return StepResult(self.version, skipped=False)
+        self._parts += 1
+        return StepResult(self.optim_step().version, skipped=False)
 
-    def score(self, columns: Any, before: int) -> Any:
+    def forward_backward(self, rows: Columns, totals: Totals | None = None) -> ForwardBackwardResult[dict[str, float]]:
+        """Count a part of the optimizer step."""
+        self._parts += 1
+        return ForwardBackwardResult(_UNKNOWN, {}, np.full(int(rows["length"].sum()), np.nan), None)
+
+    def optim_step(self, lr: float | None = None) -> OptimResult[dict[str, float]]:
+        """The next version. ``InvariantError`` without a part."""
+        if not self._parts:
+            raise InvariantError(f"optim_step at version {self.version}: there is no gradient; call forward_backward")
+        self._parts = 0
+        self.version += 1
+        return OptimResult(self.version, False, None, lr or 0.0, 0.0, 0.0, _UNKNOWN, {})
+
+    def score(self, columns: Columns, version: int | None = None) -> Floats:
         """There is nothing to score."""
         raise InvariantError("a simulated learner has no policy that could score segments")
 
-    def weights(self) -> dict[str, Any]:
-        """None to publish."""
-        return {}
+    def release(self, before: int) -> None:
+        """It holds no version."""
+
+    def stage(self, transport: Callable[[int, Mapping[str, object]], Staged]) -> Staged:
+        """The version, without weights."""
+        return transport(self.version, {})
 
     def save(self, directory: Path) -> None:
         """Write the version."""
@@ -39,6 +64,7 @@ class SimulatedLearner:
             self.version = json.loads((directory / "learner.json").read_text())["version"]
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{directory / 'learner.json'} can't be read: {error}") from error
+        self._parts = 0
 
     def save_model(self, directory: Path) -> None:
         """There is no model."""

@@ -27,7 +27,7 @@ RECORD = "logp_old"
 class OldPolicyRoute:
     """Base of the routes. The learner calls, for a step that starts at ``version``: ``begin``, ``fill``,
     ``before_update``, ``complete`` per micro-batch, ``updated`` after each optimizer step, then ``after_step`` or
-    (skipped) ``undo``; whoever hands out segments calls ``score`` between steps.
+    (skipped) ``undo``; whoever hands out segments calls ``score`` and ``release`` between steps.
 
     Tokens of one version are read in one pass over the rows that hold them, each row up to its last token of that
     version: what comes later can't matter, and a segment scored when its version ended is the same computation. With
@@ -37,6 +37,8 @@ class OldPolicyRoute:
     name = ""
     remembers = False
     """Has it a state of its own that a checkpoint must hold?"""
+    adapts = False
+    """Does it adapt to each batch that it fills?"""
 
     def __init__(self, scorer: Scorer, max_tokens: int) -> None:
         self._scorer, self._max_tokens = scorer, max_tokens
@@ -83,10 +85,12 @@ class OldPolicyRoute:
     def undo(self) -> None:
         """The step was skipped and its optimizer steps were undone."""
 
-    def score(self, batch: TokenBatch, before: int) -> Tensor:
-        """Log-probabilities [B,T] of the policy tokens of segments, each at its version; versions below ``before`` have
-        ended: no further token of theirs will come."""
-        raise InvariantError(f"learner.old_policy.route = {self.name!r} scores no segments")
+    def score(self, batch: TokenBatch) -> Tensor:
+        """Log-probabilities [B,T] of the policy tokens of segments, each at its version."""
+        raise InvariantError(f"learner.old_policy.route = {self.name!r} keeps no weights to score segments with")
+
+    def release(self, before: int) -> None:
+        """Versions below ``before`` have ended: no further token of theirs will come."""
 
     @property
     def nbytes(self) -> int:

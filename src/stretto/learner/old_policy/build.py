@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stretto.config.learner import Critic, LearnerConfig
 from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.old_policy.choice import route_of
@@ -14,12 +12,13 @@ from stretto.learner.old_policy.proxy import Proxy
 from stretto.learner.old_policy.recompute import Recompute
 from stretto.learner.old_policy.snapshots import Snapshots
 from stretto.learner.scores import Scorer
+from stretto.objectives.base import Objective
 
 
 def build_route(
     scorer: Scorer,
     config: LearnerConfig,
-    objective: Any,
+    objective: Objective,
     *,
     model_dir: str,
     seed: int,

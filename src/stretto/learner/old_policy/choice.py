@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.config.learner import OldPolicy
 from stretto.errors import ConfigError
 
 if TYPE_CHECKING:
     from stretto.config.schema import RunConfig
+    from stretto.objectives.base import Objective
 
 DURING_ROLLOUT = ("old_model", "interrupt")
 """Routes that score tokens while rollouts go on: the loop hands them what was sampled."""
 
 
-def route_of(config: OldPolicy, objective: Any) -> str | None:
+def route_of(config: OldPolicy, objective: Objective) -> str | None:
     """The route's name; None if the objective doesn't use ``logp_old``. By default ``snapshots``, for PPO-EWMA ``ewma``
     (the objective's ``old_route``). ``ConfigError`` for a setting without effect."""
     name = getattr(objective, "component_name", None) or type(objective).__name__

@@ -32,7 +32,7 @@ class Average(OldPolicyRoute):
 
     def __init__(self, scorer: Scorer, max_tokens: int, beta: float | None) -> None:
         super().__init__(scorer, max_tokens)
-        self._matched = beta is None
+        self._matched = self.adapts = beta is None
         self._ewma = Ewma(0.0 if beta is None else beta, self._live.values())
         self._kept: tuple[list[Tensor], float] | None = None
 

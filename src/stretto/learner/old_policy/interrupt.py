@@ -46,8 +46,8 @@ class Interrupt(OldPolicyRoute):
         self._copies.keep(self._version, self._live)
         self._most = self._copies.nbytes
 
-    def score(self, batch: TokenBatch, before: int) -> Tensor:
-        """Segments of the version that ended with the last step; its weights go."""
+    def score(self, batch: TokenBatch) -> Tensor:
+        """Segments of the version that ended with the last step."""
 
         def at(version: int) -> Tensor:
             (versions,) = batch.need("versions")
@@ -56,9 +56,11 @@ class Interrupt(OldPolicyRoute):
             with self._weights(self._copies[version]):
                 return self._pass(batch, batch.mask & (versions == version))
 
-        out = self._by_version(batch, batch.mask, at)
+        return self._by_version(batch, batch.mask, at)
+
+    def release(self, before: int) -> None:
+        """Their copies go."""
         self._copies.drop_below(before)
-        return out
 
     @property
     def nbytes(self) -> int:

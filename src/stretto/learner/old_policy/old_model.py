@@ -47,11 +47,13 @@ class OldModel(OldPolicyRoute):
         known, missing = self._unrecorded(batch)
         return torch.where(missing, self._scored(batch, missing), known)
 
-    def score(self, batch: TokenBatch, before: int) -> Tensor:
-        """Segments of versions that have ended; these versions go."""
-        out = self._scored(batch, batch.mask)
+    def score(self, batch: TokenBatch) -> Tensor:
+        """Segments of versions that have ended."""
+        return self._scored(batch, batch.mask)
+
+    def release(self, before: int) -> None:
+        """Their copies go."""
         self._copies.drop_below(before)
-        return out
 
     def _scored(self, batch: TokenBatch, mask: Tensor) -> Tensor:
         return self._by_version(batch, mask, lambda version: self._by_replica(batch, mask, version))

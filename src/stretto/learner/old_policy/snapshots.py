@@ -31,6 +31,10 @@ class Snapshots(OldPolicyRoute):
         """[B,T], each token at its own version."""
         return self._by_version(batch, batch.mask, lambda version: self._at(batch, version))
 
+    def score(self, batch: TokenBatch) -> Tensor:
+        """Tokens of versions in the ring, and of the current one."""
+        return self.fill(batch)
+
     def _at(self, batch: TokenBatch, version: int) -> Tensor:
         (versions,) = batch.need("versions")
         mask = batch.mask & (versions == version)

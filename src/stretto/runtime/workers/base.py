@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from stretto.errors import InvariantError, WorkerError
-from stretto.learner.result import StepResult
+from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
 from stretto.pool.columns import Columns
 from stretto.rollout.types import Report, Request, empty_completion
 from stretto.runtime.events import UNLOGGED, EventLog
+from stretto.totals import Totals
 from stretto.trajectory import Completion
 
 TURNS = 1000  # request ids: trajectory * TURNS + a counter of this trajectory's requests
@@ -44,9 +45,24 @@ class LearnerHandle(Protocol):
         """Train on a batch; on success the new weights will be staged in ``slot``, which needn't be free before."""
         ...
 
-    async def score(self, columns: Columns, before: int) -> Any:
-        """Log-probability at its own version of each policy token of these segments, flat; versions below ``before``
-        have ended."""
+    async def forward_backward(
+        self, columns: Columns, totals: Totals | None = None
+    ) -> ForwardBackwardResult[Mapping[str, float]]:
+        """Add the gradient of these trajectories to that of the optimizer step whose denominators ``totals`` are
+        (``learner.turns.totals_of``); None: they are all of it."""
+        ...
+
+    async def optim_step(self, lr: float | None = None) -> OptimResult[Mapping[str, float]]:
+        """Update with what was accumulated; the weights are the next version then. ``lr`` None: by the schedule."""
+        ...
+
+    async def score(self, columns: Columns, version: int | None = None) -> Floats:
+        """Log-probability of each policy token of these segments, flat, under the weights of ``version``, or of the
+        version that sampled it (None)."""
+        ...
+
+    def release(self, before: int) -> None:
+        """Versions below ``before`` have ended: nothing of theirs will be scored any more."""
         ...
 
     async def stage(self, slot: int) -> Any:

@@ -14,6 +14,8 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,8 +253,16 @@ class _LearnerProcess(_Process):
                         self.stepped, before = False, time.monotonic()
                         staged = self.stage(message[1])
                         self.wire.send(("staged", Staging(staged, time.monotonic() - before)))
+                elif kind == "forward_backward":
+                    passed = self.learner.forward_backward(message[1], message[2])
+                    self.answer(replace(passed, metrics=dict(passed.metrics)))  # the parent is free of torch
+                elif kind == "optim_step":
+                    done = self.learner.optim_step(message[1])
+                    self.answer(replace(done, metrics=dict(done.metrics)))
                 elif kind == "score":
                     self.answer(self.learner.score(message[1], message[2]))
+                elif kind == "release":
+                    self.learner.release(message[1])
                 elif kind == "stage":
                     self.answer(self.stage(message[1]))
                 elif kind == "save":
@@ -276,7 +286,7 @@ class _LearnerProcess(_Process):
                 self.refuse(OSError(str(error)))
 
     def stage(self, slot: int) -> Any:
-        return self.store.stage(slot, self.learner.version, self.learner.weights())
+        return self.learner.stage(partial(self.store.stage, slot))
 
 
 if __name__ == "__main__":

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from stretto.learner.result import Staging, StepResult
+from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
 from stretto.pool.columns import Columns
 from stretto.rollout.types import Engine, Report, Request
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
+from stretto.totals import Totals
 from stretto.trajectory import Completion
+
+Answer = TypeVar("Answer")
+Staged = TypeVar("Staged")
 
 
 class PassiveLearner(Protocol):
@@ -30,9 +34,17 @@ class PassiveLearner(Protocol):
 
     def step(self, columns: Columns) -> StepResult: ...
 
-    def score(self, columns: Columns, before: int) -> Any: ...
+    def forward_backward(
+        self, rows: Columns, totals: Totals | None = None
+    ) -> ForwardBackwardResult[Mapping[str, float]]: ...
 
-    def weights(self) -> dict[str, Any]: ...
+    def optim_step(self, lr: float | None = None) -> OptimResult[Mapping[str, float]]: ...
+
+    def score(self, columns: Columns, version: int | None = None) -> Floats: ...
+
+    def release(self, before: int) -> None: ...
+
+    def stage(self, transport: Callable[[int, Mapping[str, Any]], Staged]) -> Staged: ...
 
     def save(self, directory: Path) -> None: ...
 
@@ -184,16 +196,49 @@ class InlineLearner:
                 await asyncio.sleep(0)
         return result
 
-    async def score(self, columns: Columns, before: int) -> Any:
+    async def forward_backward(
+        self, columns: Columns, totals: Totals | None = None
+    ) -> ForwardBackwardResult[Mapping[str, float]]:
+        """Accumulate. In virtual time it takes a step's time per token."""
+
+        async def work(costs: CostModel | None) -> ForwardBackwardResult[Mapping[str, float]]:
+            result = self._learner.forward_backward(columns, totals)
+            if costs is not None:
+                tokens_s = costs.forward_backward_s(int(columns["length"].sum()))
+                await asyncio.sleep(tokens_s + costs.forward_s(result.fill_tokens))
+            return result
+
+        return await self._in_time(work(self._costs), "forward and backward")
+
+    async def optim_step(self, lr: float | None = None) -> OptimResult[Mapping[str, float]]:
+        """Update. In virtual time it takes what a step takes beside its tokens."""
+
+        async def work(costs: CostModel | None) -> OptimResult[Mapping[str, float]]:
+            result = self._learner.optim_step(lr)
+            await asyncio.sleep(0 if costs is None else costs.optim_step_s)
+            return result
+
+        return await self._in_time(work(self._costs), "an optimizer step")
+
+    def _in_time(self, work: Coroutine[Any, Any, Answer], what: str) -> Awaitable[Answer]:
+        return self._waits.wait_with_deadline(
+            work, "the loop", f"learner: {what}", self._step_s, "step_s", self._costs is None
+        )
+
+    async def score(self, columns: Columns, version: int | None = None) -> Floats:
         """Score segments. In virtual time a forward pass over them, beside a step if there is one."""
-        scored = self._learner.score(columns, before)
+        scored = self._learner.score(columns, version)
         if self._costs is not None:
             await asyncio.sleep(self._costs.forward_s(int(columns["length"].sum())))
         return scored
 
+    def release(self, before: int) -> None:
+        """Older versions have ended."""
+        self._learner.release(before)
+
     async def stage(self, slot: int) -> tuple[int, dict[str, Any]]:
         """(version, copies of the current weights)."""
-        return self._learner.version, {name: w.clone() for name, w in self._learner.weights().items()}
+        return self._learner.stage(lambda version, weights: (version, {name: w.clone() for name, w in weights.items()}))
 
     async def save(self, directory: Path) -> None:
         """Write a checkpoint."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stretto.errors import InvariantError, WorkerError
-from stretto.learner.result import Staging, StepResult
+from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
 from stretto.pool.columns import Columns, unpack_completions
 from stretto.rollout.types import Report, Request
 from stretto.runtime.events import EventLog
@@ -19,6 +19,7 @@ from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.requests import pack_requests
 from stretto.runtime.workers.spawn import ChildProcess, Spawned
+from stretto.totals import Totals
 from stretto.trajectory import Completion
 
 
@@ -257,9 +258,28 @@ class ProcessLearner:
             answer, staging=self._waits.wait_with_deadline(staged, "the weight update", what, self._step_s, "step_s")
         )
 
-    async def score(self, columns: Columns, before: int) -> Any:
+    async def forward_backward(
+        self, columns: Columns, totals: Totals | None = None
+    ) -> ForwardBackwardResult[Mapping[str, float]]:
+        """Accumulate."""
+        result: ForwardBackwardResult[Mapping[str, float]] = await self._ask(
+            ("forward_backward", columns, totals), "forward and backward"
+        )
+        return result
+
+    async def optim_step(self, lr: float | None = None) -> OptimResult[Mapping[str, float]]:
+        """Update."""
+        result: OptimResult[Mapping[str, float]] = await self._ask(("optim_step", lr), "an optimizer step")
+        return result
+
+    async def score(self, columns: Columns, version: int | None = None) -> Floats:
         """Score segments."""
-        return await self._ask(("score", columns, before), "scoring segments")
+        scored: Floats = await self._ask(("score", columns, version), "scoring segments")
+        return scored
+
+    def release(self, before: int) -> None:
+        """Older versions have ended."""
+        self._child.post(("release", before))
 
     async def stage(self, slot: int) -> Any:
         """Stage the current weights."""
