@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from typing import Any
 _OURS = str(Path(__file__).parent)
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _MOST_CHARACTERS = 20_000
+_PLACE = re.compile(r".*? at [^\s:]+:\d+ in \S+?(?= \(traceback|: |$)", re.DOTALL)
 
 
 class StrettoError(Exception):
@@ -74,6 +76,29 @@ def origin(error: BaseException) -> str:
         if frames:
             return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}"
     return ""
+
+
+def in_plugin(error: BaseException) -> bool:
+    """Did code of the user's raise ``error`` while it was called from here? Who only calls us is no such code."""
+    for raised in _chain(error):
+        if getattr(raised, "raised_at", ""):
+            return True
+        ours = False
+        for frame in traceback.extract_tb(raised.__traceback__):
+            ours = ours or frame.filename.startswith(_OURS)
+            if ours and is_users(frame.filename):
+                return True
+    return False
+
+
+def cause(reason: str) -> str:
+    """``reason`` without what differs from one time to the next: what was raised and where, if it says so.
+
+    >>> cause("KeyError at task.py:5 in score: 'a'")
+    'KeyError at task.py:5 in score'
+    """
+    placed = _PLACE.match(reason)
+    return placed[0] if placed else reason
 
 
 def trace(error: BaseException) -> str:

@@ -33,6 +33,7 @@ from stretto.run.spec import RunSpec
 from stretto.runtime.clock import VirtualLoop, WallLoop, few_collections, run_virtual
 from stretto.runtime.context import Outcome, RunContext
 from stretto.runtime.events import EventLog, Listener
+from stretto.runtime.failures import explained
 from stretto.runtime.inputs import compare, take
 from stretto.runtime.logfile import FORMAT, GZIP, PLAIN, find_log, read_blocks, stream_events
 from stretto.runtime.manifest import Restored, check_logs, load_checkpoint, set_aside_newer
@@ -149,10 +150,18 @@ def _held(
             else:
                 with few_collections(), asyncio.Runner(loop_factory=WallLoop) as runner:
                     done = runner.run(_run(run, live, view, figures, again, signals))
-    except StrettoError as error:
-        if find_log(out) is not None:
-            error.add_note(rundir.what_next(out))
-        raise
+    except Exception as error:
+        if not (begun := find_log(out) is not None) and isinstance(error, StrettoError):
+            raise
+        if begun and config.logging.report:
+            with contextlib.suppress(Exception):  # what ended the run matters more
+                write_report(out)
+        told = None if isinstance(error, OSError) and error.errno is None else explained(error, config, out)
+        if told is None:
+            raise
+        if begun:
+            told.add_note(rundir.what_next(out))
+        raise told from (None if told is error else error)
     outcome, summary, sha256 = done
     if config.logging.report:
         write_report(out)

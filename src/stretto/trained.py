@@ -15,6 +15,7 @@ import numpy as np
 from stretto import rundir
 from stretto.checks import stop_ids
 from stretto.config.load import load_config, load_resumed
+from stretto.config.plugins import plugin_errors
 from stretto.config.schema import RunConfig
 from stretto.envs.base import Environment, Task
 from stretto.envs.build import build_environment, scoring_imports
@@ -25,6 +26,7 @@ from stretto.models.tokenizer import LightTokenizer, light_tokenizer
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.evaluate import Evaluator, succeeded
 from stretto.runtime.events import EventLog
+from stretto.runtime.failures import Failures, readable
 from stretto.runtime.manifest import latest, load_checkpoint
 from stretto.runtime.workers.inline import InlineEngine
 from stretto.trajectory import Trajectory
@@ -105,11 +107,12 @@ def evaluate(policy: Trained, *, samples: int = 1, on_progress: OnProgress = pri
     config = policy.config
     if samples > 1 and config.eval.temperature == 0:
         raise ConfigError(f"--samples {samples} with temperature 0: all answers to a task are alike; set --temperature")
-    env = build_environment(config)
-    tokenizer = light_tokenizer(policy.directory)
-    check_vocabulary(policy.directory, tokenizer)
-    bind(config, env, tokenizer, on_progress)
-    tasks = env.eval_tasks(config.eval.tasks)
+    with plugin_errors("env.name", config.env.name):
+        env = build_environment(config)
+        tokenizer = light_tokenizer(policy.directory)
+        check_vocabulary(policy.directory, tokenizer)
+        bind(config, env, tokenizer, on_progress)
+        tasks = env.eval_tasks(config.eval.tasks)
     if not tasks:
         raise ConfigError(
             f"env.name = {config.env.name!r} has no held-out tasks (eval.tasks = {config.eval.tasks}): nothing to play"
@@ -121,6 +124,7 @@ def evaluate(policy: Trained, *, samples: int = 1, on_progress: OnProgress = pri
     for task, trajectory in played:
         rewards[task.index].append(trajectory.reward)
     every = [r for of in rewards.values() for r in of if r is not None]
+    text = readable(env, Failures(None), on_progress)
     total, bar = len(tasks) * samples, config.eval.success_threshold
     return {
         "tasks": len(tasks), "samples": samples, "temperature": config.eval.temperature, "version": policy.version,
@@ -129,7 +133,7 @@ def evaluate(policy: Trained, *, samples: int = 1, on_progress: OnProgress = pri
         "failed": total - len(every), "faults": faults,
         "answers": [
             {"task": task.index, "answer": _plain(task.answer), "reward": trajectory.reward,
-             "text": env.text(trajectory)}
+             "text": text(trajectory)}
             for task, trajectory in played
         ],
     }  # fmt: skip

@@ -27,6 +27,7 @@ from stretto.run.spec import OnProgress, RunSpec
 from stretto.runtime.context import RunContext
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.events import EventLog
+from stretto.runtime.failures import Failures, readable
 from stretto.runtime.late import LateRewards
 from stretto.runtime.length import run_length
 from stretto.runtime.waits import Waits
@@ -58,7 +59,7 @@ def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics
         if tasks:
             evaluator = Evaluator(
                 env, tasks, sampling, config.eval.temperature, config.seed, scoring, log, config.deadlines.rollout_s,
-                partial(_keep, run), run.working, config.eval.success_threshold,
+                partial(_keep, run, _texts(run, log)), run.working, config.eval.success_threshold,
             )  # fmt: skip
     if run.mode == "rehearse" and costs is not None:
         env = DelayedEnvironment(env, costs)
@@ -79,10 +80,14 @@ def _costs(config: RunConfig) -> CostModel:
     )
 
 
-def _keep(run: RunSpec, version: int, played: list[tuple[Task, Trajectory]]) -> None:
+def _texts(run: RunSpec, log: EventLog) -> Callable[[Trajectory], str]:
+    return readable(run.env, Failures(run.out), lambda what: log.emit("Fault", where="env.text", what=what))
+
+
+def _keep(run: RunSpec, text: Callable[[Trajectory], str], version: int, played: list[tuple[Task, Trajectory]]) -> None:
     """Writes what an evaluation gave, and shows some of it."""
     decode = partial(run.env.tokenizer.decode, special=True)  # type: ignore[attr-defined]
-    run.show(lines_of(write_evaluation(run.out, version, played, text=run.env.text, decode=decode)))
+    run.show(lines_of(write_evaluation(run.out, version, played, text=text, decode=decode)))
 
 
 def _late(config: RunConfig, env: Environment, log: EventLog, scoring: Any) -> LateRewards | None:

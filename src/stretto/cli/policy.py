@@ -44,6 +44,7 @@ def evaluate(
         if not data.exists():
             raise DataError(f"--data {data}: no such file or directory")
         settings.append(f"env.eval_path={json.dumps(str(data.absolute()))}")
+        _check_data(find(policy, settings, recipe, err.print).config.env.name, data)
     result = play(find(policy, settings, recipe, err.print), samples=samples, on_progress=err.print)
     if as_json:
         print(json.dumps({"policy": str(policy), **result}))
@@ -55,6 +56,18 @@ def evaluate(
     more = f", solved in one of {samples} answers {result['solved']:.3f}" if samples > 1 else ""
     out.print(f"accuracy {result['accuracy']:.3f}{more}, mean reward {result['reward']:.3f} "
               f"({result['tasks']} tasks, temperature {result['temperature']:g})", soft_wrap=True)  # fmt: skip
+
+
+def _check_data(env: str, data: Path) -> None:
+    from stretto.components import options_of
+    from stretto.envs.base import ENVIRONMENTS
+
+    if "eval_path" not in options_of(ENVIRONMENTS.find(env, "env.name")):
+        raise ConfigError(
+            f"--data {data}: this policy's environment is env.name = {env!r}, which makes its own tasks and reads no "
+            "file. --data is for env.name = 'data' (and others with an option eval_path): leave it out (--tasks says "
+            "how many tasks are played), or play the run's model/ with --recipe FILE, whose [env] is 'data'"
+        )
 
 
 @app.command()

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from stretto.components import Registry, options_of
+from stretto.components import Registry, options_of, said_where
 from stretto.config.sections import Component
 from stretto.errors import ConfigError, StrettoError
 from stretto.kernel.probe import probe_imports
@@ -57,7 +57,7 @@ def plugin_errors(setting: str, name: str | None) -> Iterator[None]:
     except BaseException as error:  # sys.exit and its like, too
         if name is None or ":" not in name:
             raise  # a defect of ours keeps its traceback
-        raise ConfigError(f"{setting} = {name!r} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{setting} = {name!r} failed: {said_where(error)}") from error
 
 
 def _list(names: Any) -> str:

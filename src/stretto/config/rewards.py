@@ -17,13 +17,21 @@ class RewardFunction(Component):
     weight: float = Field(1.0, description="The reward is the sum of weight x value. 0: only watched.")
     label: str | None = Field(None, min_length=1, description="Its name in the metrics; None: `name`.")
     required: bool = Field(
-        True, description="Where it is absent, so is the reward. False: it then counts as 0, as in TRL."
+        True,
+        description="Where it is absent, so is the reward. False: it then counts as 0, as in TRL. With weight 0 it is "
+        "always false.",
     )
 
     @model_validator(mode="after")
     def _finite(self) -> Self:
         if not math.isfinite(self.weight):
             raise ValueError(f"weight = {self.weight} is not a finite number")
+        if self.weight == 0:  # only watched: its failure must not cost the answer
+            if self.required and "required" in self.model_fields_set:
+                raise ValueError(
+                    "required = true with weight = 0: what is only watched can't be required. Leave it out"
+                )
+            self.__dict__["required"] = False
         return self
 
     @property
@@ -57,12 +65,8 @@ def _function(entry: Any, where: str) -> RewardFunction:
         entry = {"name": entry}
     if not isinstance(entry, dict):
         raise ValueError(f'{where} is {entry!r}: expected a name or a table, {{name = "exact", weight = 1.0}}')
-    known = list(RewardFunction.model_fields)
-    if other := [key for key in entry if key not in known]:
-        raise ValueError(f'{where}: unknown key {other[0]!r}: an entry is {{name = "exact", weight = 1.0}}, with any '
-                         f"of {', '.join(known)}")  # fmt: skip
     if "name" not in entry:
-        raise ValueError(f'{where} has no name: an entry is {{name = "exact", weight = 1.0}}')
+        raise ValueError(f'{where}: name is missing: an entry is {{name = "exact", weight = 1.0}}')
     try:
         return RewardFunction.model_validate(entry)
     except ValidationError as error:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
+from stretto.errors import cause
 from stretto.observe.tally import Row
 
 MAX_REASONS = 200
@@ -17,22 +18,27 @@ T = TypeVar("T")
 
 
 class Counts:
-    """How often each text came; of more than a few hundred different ones the rest is counted together."""
+    """How often each text came; of more than a few hundred different ones the rest is counted together. Exceptions
+    count by what was raised and where, and are told in the words of the first one."""
 
     def __init__(self) -> None:
         self.total = 0
         self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
 
     def add(self, text: str, n: int = 1) -> None:
         """``n`` more of it."""
         self.total += n
         text = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + " …"
-        known = text in self._counts or len(self._counts) < MAX_REASONS
-        self._counts[text if known else "other reasons"] += n
+        key = cause(text)
+        if key not in self._counts and len(self._counts) >= MAX_REASONS:
+            key = text = "other reasons"
+        self._first.setdefault(key, text)
+        self._counts[key] += n
 
     def commonest(self, n: int) -> list[tuple[str, int]]:
         """The ``n`` texts that came most often, with how often."""
-        return self._counts.most_common(n)
+        return [(self._first[key], times) for key, times in self._counts.most_common(n)]
 
 
 class Thinned(Generic[T]):

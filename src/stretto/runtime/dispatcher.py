@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stretto.components import said_where
-from stretto.errors import ConfigError, StrettoError
+from stretto.errors import ConfigError, StrettoError, cause
 from stretto.pool.pool import Pool
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.context import RunContext
@@ -209,6 +209,10 @@ class Dispatcher:
 
 def _most(reasons: Counter[str]) -> str:
     """The most frequent reasons, with how often each one came."""
-    named = [f"{n} x {reason[:_REASON_CHARACTERS]}" for reason, n in reasons.most_common(_REASONS)]
-    rest = reasons.total() - sum(n for _, n in reasons.most_common(_REASONS))
+    causes, first = Counter[str](), dict[str, str]()
+    for reason, n in reasons.items():
+        causes[cause(reason)] += n
+        first.setdefault(cause(reason), reason)
+    named = [f"{n} x {first[key][:_REASON_CHARACTERS]}" for key, n in causes.most_common(_REASONS)]
+    rest = causes.total() - sum(n for _, n in causes.most_common(_REASONS))
     return "; ".join([*named, f"{rest} x something else"] if rest else named)

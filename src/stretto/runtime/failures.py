@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from stretto.errors import origin, trace
+from stretto.config.rewards import reward_names
+from stretto.config.schema import RunConfig
+from stretto.config.sections import Component
+from stretto.errors import StrettoError, in_plugin, origin, trace
+from stretto.trajectory import Trajectory
 
 FILE = "logs/tracebacks.txt"
 _MOST = 20
@@ -30,8 +38,46 @@ class Failures:
     def _write(self, where: str, error: BaseException) -> None:
         if self._run is None or where in self._seen or len(self._seen) >= _MOST:
             return
-        path = self._run / FILE
+        path, first = self._run / FILE, f"first raised at {where}\n"
+        self._seen.add(where)
+        if path.is_file() and first in path.read_text(encoding="utf-8", errors="replace"):
+            return  # by another part of the run, or before it was resumed
         path.parent.mkdir(exist_ok=True)
         with open(path, "a", encoding="utf-8", errors="replace") as file:
-            file.write(f"first raised at {where}\n{trace(error)}\n")
-        self._seen.add(where)
+            file.write(f"{first}{trace(error)}\n")
+
+
+def explained(error: BaseException, config: RunConfig, run: Path) -> StrettoError | None:
+    """What ended a run, as one message: what code of the user's raised, with setting, file and line; its traceback goes
+    to ``logs/``. A ``StrettoError`` is itself one. None: nobody's but ours, whose traceback is needed."""
+    if isinstance(error, StrettoError):
+        return error
+    if not in_plugin(error):
+        return None
+    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    named = [(f"control.{hook}", rule.name) for hook, rule in config.control if isinstance(rule, Component)]
+    named += [("env", config.env.name), ("objective", config.objective.name)]
+    named += [("reward", name) for name in reward_names(config.reward)]
+    whose = next(
+        (f"{where} {name!r}" for where, name in named if ":" in name
+         and getattr(sys.modules.get(name.partition(":")[0]), "__file__", None) in files),
+        "your code",
+    )  # fmt: skip
+    return StrettoError(f"{whose} raised {Failures(run).reason(error)}")
+
+
+def readable(env: Any, failures: Failures, tell: Callable[[str], Any]) -> Callable[[Trajectory], str]:
+    """``env.text`` as what it is, a display: where it raises, ``tell`` hears so once, and a placeholder is shown."""
+    told = False
+
+    def text(trajectory: Trajectory) -> str:
+        nonlocal told
+        try:
+            return str(env.text(trajectory))
+        except (Exception, SystemExit) as error:
+            if not told:
+                told = True
+                tell(f"{type(env).__name__}.text raised {failures.reason(error)}; a placeholder is shown instead")
+            return f"<no text: {type(error).__name__}>"
+
+    return text
