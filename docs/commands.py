@@ -24,11 +24,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "commands.md"
+INLINE = re.compile(r"(?<!`)`((?:stretto|python|make) [^`]+)`(?!`)")
+ALONE = ("doctor", "objectives", "papers", "recipes")
+"""Commands of stretto that need nothing else; others, named alone in a sentence, are no whole command."""
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROGRAMS = ("stretto", "python", "make")
 ELSEWHERE = {
     "make test": "run by `.ci/run`",
     "make quickstart": "run by hand at each release",
+    "make slow": "run by hand at each release",
+    "make benchmarks": "run by hand at each release",
+    "make docs": "run by hand at each release",
     "tensorboard --logdir runs": "a server: it runs until it is stopped",
 }
 """Commands that this script leaves to others."""
@@ -64,14 +70,26 @@ def pages() -> list[Path]:
 
 
 def commands(page: Path) -> Iterator[Command]:
-    """The page's commands, in order; in fenced blocks, without comments."""
-    for tag, block in FENCE.findall(page.read_text()):
+    """The page's commands, in order: in fenced blocks, without comments; then those in sentences and comments that are
+    whole, without a placeholder (RUN, ...) or a module that the page doesn't show."""
+    text, seen = page.read_text(), set[str]()
+    for tag, block in FENCE.findall(text):
         if tag.split(" ")[0] not in ("", "sh", "bash"):
             continue
         for line in block.replace("\\\n", " ").splitlines():
             bare = re.sub(r"^\.venv/bin/", "", re.sub(r"\s+#.*$", "", line)).strip()
             if bare.split(" ")[0] in (*PROGRAMS, "tensorboard"):
                 yield Command(str(page.relative_to(ROOT)), re.sub(r"\s+", " ", bare), tag)
+                seen.add(re.sub(r"\s+", " ", bare))
+    for found in INLINE.findall(text.replace("```", "")):
+        words = found.split()
+        alone = words[0] == "stretto" and len(words) == 2 and words[1] not in ALONE
+        if alone or words[1].startswith("docs/") or re.search(r"\b[A-Z]{3,}\b|\.\.\.|…", found):
+            continue
+        plugins = re.findall(r"=(\w+):[A-Z]", found)
+        if " ".join(words) not in seen and all(f"{plugin}.py" in files(page) for plugin in plugins):
+            seen.add(" ".join(words))
+            yield Command(str(page.relative_to(ROOT)), " ".join(words), "")
 
 
 def files(page: Path) -> dict[str, str]:
@@ -111,7 +129,8 @@ def run(page: Path, limit_s: float, rows: dict[tuple[str, str], tuple[str, str]]
     for name, text in files(page).items():
         (scratch / name).write_text(text)
     shutil.copy(ROOT / "src/stretto/recipes/data/additions.jsonl", scratch / "questions.jsonl")
-    (scratch / "benchmarks").symlink_to(ROOT / "benchmarks")
+    for folder in ("benchmarks", "examples", "docs"):
+        (scratch / folder).symlink_to(ROOT / folder)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
                    "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}.", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}  # fmt: skip
     for command in commands(page):

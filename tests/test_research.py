@@ -184,8 +184,8 @@ def test_a_research_command_begins_with_two_plain_sentences_and_fits_a_terminal(
 
 
 def test_the_objectives_say_when_to_use_which() -> None:
-    from stretto.cli.research import WHEN
     from stretto.objectives import names
+    from stretto.objectives.describe import WHEN
 
     named = set(re.findall(r"[a-z0-9-]+", WHEN)) & set(names())
     assert {"tis", "gspo", "topr", "grpo", "ppo", "rac", "reinforce", "vtrace"} <= named

@@ -29,12 +29,13 @@ from stretto.observe.report import write_report
 from stretto.observe.summary import Figures, summarize
 from stretto.observe.trackers import make_trackers
 from stretto.readiness import check_ready
-from stretto.run.spec import RunSpec
+from stretto.run.spec import OnProgress, RunSpec
 from stretto.runtime.clock import VirtualLoop, WallLoop, few_collections, run_virtual
 from stretto.runtime.context import Outcome, RunContext
 from stretto.runtime.events import EventLog, Listener
 from stretto.runtime.failures import explained
 from stretto.runtime.inputs import compare, take
+from stretto.runtime.length import run_length
 from stretto.runtime.logfile import FORMAT, GZIP, PLAIN, find_log, read_blocks, stream_events
 from stretto.runtime.manifest import Restored, check_logs, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
@@ -44,18 +45,26 @@ from stretto.runtime.workers.worker_pool import WorkerPool, model_type
 from stretto.wiring import build_context, load_environment, peek_environment
 
 
-def check_start(config: RunConfig, mode: str, resume: Path | None = None) -> Rules:
-    """Everything that can be found wrong before anything starts, the run's directory included. Changes nothing."""
+def check_start(
+    config: RunConfig, mode: str, resume: Path | None = None, on_progress: OnProgress = lambda line: None
+) -> Rules:
+    """Everything that can be found wrong before anything starts, the run's directory included. Changes nothing.
+    ``on_progress`` hears what a resumed run would say of its learning rate."""
     rules = _check(config, mode, resume)
     if resume is None:
         rundir.check_new(Path(config.out_dir))
         rundir.check_free(Path(config.out_dir))
     else:
         rundir.check_free(Path(config.out_dir))
-        restored = _restore(config, mode, resume)
+        view = View()
+        restored = _restore(config, mode, resume, view)
         env, model_dir = peek_environment(config, mode)
         if restored is not None:
-            compare(Path(config.out_dir), restored.inputs, take(config, env, model_dir), env, config.accept_changed)
+            out = Path(config.out_dir)
+            compare(out, restored.inputs, take(config, env, model_dir), env, config.accept_changed)
+            before = validate(read_source(str(out / "config.toml"))).learner
+            run = RunSpec(config, mode, rules, out, restored, on_progress, env, model_dir, (), before=before)
+            run.rates(view.max_steps, run_length(config, env.epoch_size)[0])
     return rules
 
 
@@ -156,8 +165,7 @@ def _held(
         if begun and config.logging.report:
             with contextlib.suppress(Exception):  # what ended the run matters more
                 write_report(out)
-        told = None if isinstance(error, OSError) and error.errno is None else explained(error, config, out)
-        if told is None:
+        if (told := explained(error, config, out)) is None:
             raise
         if begun:
             told.add_note(rundir.what_next(out))
@@ -291,15 +299,6 @@ def _log_start(run: RunSpec, log: EventLog, context: RunContext) -> None:
     )  # fmt: skip
 
 
-def _weights_sha256(model: Path) -> str:
-    """SHA-256 over the saved weights; empty if there are none (simulate)."""
-    digest = hashlib.sha256()
-    files = sorted(model.glob("*.safetensors"))
-    for path in files:
-        digest.update(path.read_bytes())
-    return digest.hexdigest() if files else ""
-
-
 def _result(
     mode: str, out: Path, reason: str, summary: dict[str, Any], events_sha256: str, wall_s: float
 ) -> dict[str, Any]:
@@ -314,7 +313,7 @@ def _result(
         "warnings": summary["warnings"],
         "wall_s": round(wall_s, 3),
         "virtual_s": summary["clock_s"] if mode != "train" else None,
-        "weights_sha256": _weights_sha256(out / "model"),
+        "weights_sha256": rundir.weights_sha256(out / "model"),
         "events_sha256": events_sha256,
         "reason": reason,
     }

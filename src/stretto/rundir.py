@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import itertools
 import os
 import shlex
@@ -177,3 +178,12 @@ def what_next(out: Path) -> str:
     if last is None:
         return f"There is no checkpoint yet: delete {out} or choose another out=..."
     return f"The last complete checkpoint is {last}; go on with: {resume_command(out)}"
+
+
+def weights_sha256(model: Path) -> str:
+    """SHA-256 over the weights saved in the directory ``model``; empty if there are none (simulate)."""
+    digest = hashlib.sha256()
+    files = sorted(model.glob("*.safetensors"))
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest() if files else ""

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from stretto.envs.scoring import ScoringPool
 from stretto.errors import CheckpointError, ConfigError, DataError
 from stretto.models.resolve import check_directory, check_vocabulary, resolve_model
 from stretto.models.tokenizer import LightTokenizer, light_tokenizer
+from stretto.observe.samples import by_role
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.evaluate import Evaluator, succeeded
 from stretto.runtime.events import EventLog
@@ -125,6 +127,7 @@ def evaluate(policy: Trained, *, samples: int = 1, on_progress: OnProgress = pri
         rewards[task.index].append(trajectory.reward)
     every = [r for of in rewards.values() for r in of if r is not None]
     text = readable(env, Failures(None), on_progress)
+    decode = partial(tokenizer.decode, special=True)
     total, bar = len(tasks) * samples, config.eval.success_threshold
     return {
         "tasks": len(tasks), "samples": samples, "temperature": config.eval.temperature, "version": policy.version,
@@ -133,10 +136,15 @@ def evaluate(policy: Trained, *, samples: int = 1, on_progress: OnProgress = pri
         "failed": total - len(every), "faults": faults,
         "answers": [
             {"task": task.index, "answer": _plain(task.answer), "reward": trajectory.reward,
-             "text": text(trajectory)}
+             "text": text(trajectory), **_parts(trajectory, decode)}
             for task, trajectory in played
         ],
     }  # fmt: skip
+
+
+def _parts(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> dict[str, str]:
+    given, sampled = by_role(trajectory, decode)
+    return {"prompt": given, "completion": sampled}
 
 
 def _plain(value: Any) -> Any:

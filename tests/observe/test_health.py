@@ -130,3 +130,30 @@ def test_an_engine_that_samples_from_another_distribution_is_a_warning() -> None
 def test_a_healthy_run_has_no_findings_and_its_summary_says_so() -> None:
     assert [w for w in summarize(synthetic(steps=30, seed=1))["warnings"] if w["kind"] != "faults"] == []
     assert Finding("a", "warning", "b", "c").line() == "warning: b. c"
+
+
+def test_a_warning_that_no_longer_holds_is_told_at_the_end_as_of_the_run() -> None:
+    health = Health()
+    for step in range(15):
+        health.on_row({"step": step, "reward/trained/mean": 0.0})
+    assert [f.kind for f in health.fresh()] == ["constant"]
+    for step in range(15, 40):
+        health.on_row({"step": step, "reward/trained/mean": 0.4 + step % 2 * 0.1})
+    (told,) = (f for f in health.data() if f["kind"] == "constant")
+    assert told["level"] == "note"
+    assert told["what"].startswith("during the run: every reward was 0")
+
+
+def test_a_fall_within_the_noise_of_small_steps_is_no_collapse() -> None:
+    def health_of(rewards: list[float]) -> Health:
+        health = Health()
+        for step, reward in enumerate(rewards):
+            health.on_row({"step": step, "reward/trained/mean": reward})
+        return health
+
+    rise = [0.0] * 10
+    noisy = health_of(rise + [1.0, 0.0, 1.0, 0.0, 1.0] * 2 + [0.0, 1.0, 0.0, 0.0, 0.0] * 2 + [1.0, 0.0] * 10)
+    assert noisy.collapse is None
+    fell = health_of(rise + [0.8] * 30 + [0.1] * 30)
+    assert fell.collapse in range(41, 51)
+    assert [f.kind for f in fell.findings() if f.level == "warning"] == ["collapse"]

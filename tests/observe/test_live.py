@@ -189,3 +189,20 @@ def test_time_left_is_reckoned_from_the_last_minute_and_a_halt_makes_it_longer()
     shown.reckon(370.0 + 600.0)
     assert shown.eta_s is not None
     assert shown.eta_s > 5000
+
+
+def test_an_evaluation_tells_how_many_answers_have_no_reward_and_a_fault_is_told_once() -> None:
+    out = io.StringIO()
+    with LiveView("plain", 12, console=Console(file=out, width=200)) as view:
+        view({"e": "Eval", "t": 1.0, "version": 0, "accuracy": 0.25, "reward": 0.25, "n": 8, "start": 0.0, "absent": 3})
+        for _ in range(2):
+            view({"e": "Fault", "t": 1.0, "where": "learner", "what": "no gradient for 5 steps"})
+    assert "n=8 (3 of 8 without a reward: they count as 0)" in out.getvalue()
+    assert out.getvalue().count("no gradient") == 1
+
+
+def test_before_the_first_step_there_is_no_line_of_dashes() -> None:
+    out, clock = io.StringIO(), iter(range(0, 10**9, 10))
+    with LiveView("plain", 12, console=Console(file=out), wall=lambda: float(next(clock))) as view:
+        view(START)
+    assert "reward=-" not in out.getvalue()

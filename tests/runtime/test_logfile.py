@@ -14,7 +14,7 @@ from stretto.errors import DataError
 from stretto.observe.checker import check_run
 from stretto.observe.report import write_report
 from stretto.runtime.events import EventLog, read_events
-from stretto.runtime.logfile import FORMAT, GZIP, MALFORMED, PLAIN, find_log, stream_events
+from stretto.runtime.logfile import FORMAT, GZIP, MALFORMED, PLAIN, LogFile, cut_tail, find_log, stream_events
 
 NAMES = (GZIP, PLAIN)
 
@@ -145,3 +145,24 @@ def test_a_log_of_another_format_is_refused_and_can_be_printed(other: int, tmp_p
         with pytest.raises(DataError, match=f"event log of format {other}, and this Stretto reads format {FORMAT}"):
             read(tmp_path)
     assert [event["format"] for event in stream_events(tmp_path, any_format=True)] == [other]
+
+
+def test_the_tail_of_a_killed_run_is_whole_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl.gz"
+    log = LogFile(path, append=False)
+    log.write(b'{"e":"A"}\n')
+    log.seal()
+    offset = log.offset
+    log.write(b'{"e":"B"}\n')
+    log.flush()  # and killed: the member is open
+    cut_tail(path, offset)
+    assert gzip.decompress((tmp_path / "events.jsonl.gz.lost-0").read_bytes()) == b'{"e":"B"}\n'
+    assert gzip.decompress(path.read_bytes()) == b'{"e":"A"}\n'
+
+
+def test_the_names_of_events_are_those_that_are_explained() -> None:
+    import re
+
+    from stretto.runtime import events
+
+    assert re.findall(r"^([A-Z]\w+)  ", events.__doc__ or "", re.MULTILINE) == list(events.NAMES)

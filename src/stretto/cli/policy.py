@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,9 @@ from stretto.errors import ConfigError, DataError
 
 Policy = Annotated[Path, typer.Argument(help="A run, one of its checkpoints, or a model's directory (with --recipe).")]
 RecipeOf = Annotated[str | None, typer.Option("--recipe", help="For a model's directory: the recipe or TOML file.")]
-Temperature = Annotated[float | None, typer.Option("--temperature", min=0, help="0: greedy; default: as the run.")]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0, help="0: greedy; default: eval.temperature.")
+]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Tokens of an answer; default: the run's.")]
 
 
@@ -34,6 +37,7 @@ def evaluate(
 
     For instance: stretto eval runs/quickstart --samples 4 --temperature 1
     """
+    from stretto.observe.samples import lines_of
     from stretto.trained import evaluate as play
     from stretto.trained import find
 
@@ -49,10 +53,14 @@ def evaluate(
     if as_json:
         print(json.dumps({"policy": str(policy), **result}))
         return
-    for answer in result["answers"][:show]:
-        out.print(f"  {answer['text']!r}  reward {answer['reward']}, expected {answer['answer']!r}", soft_wrap=True)
+    answers = [{"version": result["version"], **answer} for answer in result["answers"]]
+    for line in lines_of(answers, show):
+        out.print(line, soft_wrap=True)
     for fault in result["faults"]:
         err.print(f"fault: {fault}")
+    if result["failed"]:
+        total = result["tasks"] * samples
+        err.print(f"{result['failed']} of {total} answers have no reward: they count as wrong, and as 0 in the mean")
     more = f", solved in one of {samples} answers {result['solved']:.3f}" if samples > 1 else ""
     out.print(f"accuracy {result['accuracy']:.3f}{more}, mean reward {result['reward']:.3f} "
               f"({result['tasks']} tasks, temperature {result['temperature']:g})", soft_wrap=True)  # fmt: skip
@@ -91,7 +99,7 @@ def chat(
     found = find(policy, list(overrides or []), recipe, err.print)
     sampling = found.config.sampling
     talk = Conversation(
-        found, temperature=sampling.temperature if temperature is None else temperature,
+        found, temperature=found.config.eval.temperature if temperature is None else temperature,
         max_new_tokens=max_tokens or sampling.max_new_tokens, system=system,
     )  # fmt: skip
     if prompt is not None:
@@ -102,6 +110,7 @@ def chat(
     while text := _ask():
         if text == "/new":
             talk.close()
+            err.print("a new conversation")
             continue
         try:
             _answer(talk.say(text))
@@ -115,9 +124,12 @@ def _is_model(path: Path) -> bool:
 
 def _ask() -> str:
     try:
-        return input("> ")
+        text = input("> ")
     except EOFError:
         return ""
+    if not sys.stdin.isatty():  # piped: the terminal has not shown it
+        print(text, flush=True)
+    return text
 
 
 def _answer(pieces: object) -> None:

@@ -23,22 +23,6 @@ Recipe = Annotated[str, typer.Argument(help="A recipe (see `stretto recipes`) or
 Figures = Annotated[Path, typer.Option("--figures", help="Directory of the figures.")]
 
 
-WHEN = """\
-An objective decides how much each sampled token counts when the policy that
-sampled it has changed since. Choose one with objective.name=NAME, and see what
-it does, with its options, by: stretto objectives NAME
-
-when to use which
-  data at most a few versions old   tis (the default), grpo, icepop, cispo
-  old data (8 versions and more)    topr, gspo[reference=behavior]: they held at
-                                    lag 64; tis collapsed (docs/comparing.md)
-  lag_bound = 0, no correction      grpo, dr-grpo, rloo, reinforce
-  a critic (learner.critic.kind)    ppo, vtrace, brace, copc, sao
-  rewards that come late            rac
-measure on your task: stretto compare RECIPE --objectives tis,topr --lag 0,8
-"""
-
-
 @app.command()
 def objectives(
     name: Annotated[str | None, typer.Argument(help="An objective; without one, all are listed.")] = None,
@@ -49,7 +33,7 @@ def objectives(
     An objective decides how much each sampled token counts when the policy that sampled it has changed since. With a
     name, its formula, source, options and effect on a token's gradient are shown.
     """
-    from stretto.objectives.describe import describe, summaries
+    from stretto.objectives.describe import NEEDS, WHEN, describe, prose, summaries
 
     if name is None:
         rows = summaries()
@@ -60,16 +44,17 @@ def objectives(
         for column in ("objective", "what it is", "needs"):
             shown.add_column(column)
         for row in rows:
-            shown.add_row(row.name, row.summary, ", ".join(row.needs))
+            shown.add_row(row.name, prose(row.summary), ", ".join(row.needs))
         out.print(WHEN)
         out.print(shown)
+        out.print(f"\n{NEEDS}")
         return
     found = describe(name)
     if as_json:
         print(json.dumps(dataclasses.asdict(found)))
         return
     out.print(Text.assemble((found.name, "bold"), f"  ({found.module})\n"))
-    out.print(found.text)
+    out.print(prose(found.text))
     options = Table(title="options", title_justify="left", show_header=True, box=None, padding=(0, 2))
     for column in ("option", "type", "default", "also written"):
         options.add_column(column)
@@ -208,6 +193,7 @@ def compare(
     from stretto.sweep.compare import final_accuracy
     from stretto.sweep.report import markdown, write_report
 
+    _check_out(overrides)
     parsed, lags = parse_arms(arms), parse_numbers(lag, "--lag")
     chosen = list(range(first_seed, first_seed + seeds))
     where = directory or Path("runs") / f"compare-{Path(recipe).stem}"
@@ -254,6 +240,7 @@ def calibrate(
     from stretto.sweep.calibrate import calibrate as run
     from stretto.sweep.calibrate import plot
 
+    _check_out(overrides)
     try:
         grid = [float(rate) for rate in rates.split(",")]
     except ValueError:
@@ -279,6 +266,14 @@ def calibrate(
     print(f"(S rate)* = {laws.interval_budget:.3g}, (rate T)* = {laws.horizon_budget:.3g}; {laws.collapsed} runs "
           f"collapsed, {laws.censored} did not (censored)")  # fmt: skip
     print(f"largest safe learning rate at S = {interval} for {horizon} steps: {result.rate:.3g}\nfigure: {figure}")
+
+
+def _check_out(overrides: list[str] | None) -> None:
+    """Each run of a sweep has a directory of its own."""
+    for text in overrides or ():
+        key, _, value = text.partition("=")
+        if key.strip() == "out":
+            raise ConfigError(f"{text!r}: a sweep's results go to --out {value.strip() or 'DIRECTORY'}")
 
 
 class _Counted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +15,7 @@ from rich.text import Text
 from stretto.cli.app import DryRun, EventName, Json, Overrides, Resume, RunDir, Source, app, err, out
 from stretto.config.load import RESUMABLE, load_config, load_resumed, read_source, recipe_names, to_toml
 from stretto.config.schema import RunConfig
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, did_you_mean
 from stretto.kernel.signals import Interrupted, hear
 from stretto.observe.terminal import stdout_for
 
@@ -74,7 +75,7 @@ def _go(
     source, settings = _split(source, overrides)
     config = _configure(source, settings, resume, mode)
     if dry_run:
-        check_start(config, mode, resume)
+        check_start(config, mode, resume, err.print)
         if as_json:
             print(config.model_dump_json(), file=shown)
         else:
@@ -114,15 +115,13 @@ def _show(result: dict[str, Any]) -> None:
     evaluation = result["eval"]
     if evaluation["accuracy"] is not None:
         before, after = evaluation["initial_accuracy"], evaluation["accuracy"]
-        rows["held-out accuracy"] = f"{before:.3f} → {after:.3f}"
+        rows["held-out accuracy"] = f"{before:.3f} → {after:.3f}{_error(before, after, evaluation.get('count'))}"
         means = evaluation["initial_mean"], evaluation["mean"]
         if max(abs(means[0] - before), abs(means[1] - after)) > 1e-9:  # else rewards are 0 or 1, and it is the accuracy
             rows["held-out reward"] = f"{means[0]:.3f} → {means[1]:.3f}"
     stale = result["staleness"]
     rows["steps"] = f"{result['steps']} (version {result['version']}), {result['reason']}"
     rows["staleness"] = f"mean {stale['mean']:.2f}, max {stale['max']} versions"
-    if result["collapse"] is not None:
-        rows["collapse"] = f"the reward fell below 70 % of its best at step {result['collapse']}"
     rows["ledger"] = ", ".join(f"{k} {v}" for k, v in result["ledger"].items())
     rows["time"] = f"{result['wall_s']:.1f} s wall"
     if result["virtual_s"] is not None:
@@ -136,6 +135,13 @@ def _show(result: dict[str, Any]) -> None:
     for finding in result["warnings"]:
         style = "yellow" if finding["level"] == "warning" else ""
         out.print(f"{finding['level']}: {finding['what']}. {finding['do']}", style=style, soft_wrap=True)
+
+
+def _error(before: float, after: float, n: int | None) -> str:
+    """Twice the standard error of the less certain of two accuracies on ``n`` tasks each, in words."""
+    if not n:
+        return ""
+    return f" (± {2 * math.sqrt(max(p * (1 - p) for p in (before, after)) / n):.3f} each, {n} tasks)"
 
 
 @app.command()
@@ -193,8 +199,11 @@ def check(run: RunDir, as_json: Json = False) -> None:
 @app.command()
 def log(run: RunDir, event: EventName = None) -> None:
     """Print a run's event log, one JSON object a line (what they mean: docs/loop.md)."""
+    from stretto.runtime.events import NAMES
     from stretto.runtime.logfile import stream_events
 
+    if event is not None and event not in NAMES:
+        raise ConfigError(f"--event {event}: no such event; {did_you_mean(event, NAMES)}")
     for line in stream_events(run, any_format=True):
         if event is None or line["e"] == event:
             print(json.dumps(line, separators=(",", ":")))

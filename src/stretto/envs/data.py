@@ -181,7 +181,8 @@ class Data(PromptOptions, SingleTurn):
         elif root.is_file():
             raw = _jsonl_rows(root)
         else:
-            raise DataError(f"{setting} = {path!r}: no such file or directory")
+            where = "" if root.is_absolute() else f" in {Path.cwd()}"
+            raise DataError(f"{setting} = {path!r}: no such file or directory{where}")
         count = 0
         for where, values in raw:
             count += 1

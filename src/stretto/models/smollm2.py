@@ -69,6 +69,7 @@ def build_smollm2(cache_dir: Path | None = None, progress: Progress = print) -> 
 def _convert(gguf: Path, work: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers.utils import logging
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     if tokenizer.chat_template is None:
@@ -85,5 +86,6 @@ def _convert(gguf: Path, work: Path) -> None:
     tokenizer.pad_token = "<|im_end|>"
     config.eos_token_id = config.pad_token_id = end
     plain.generation_config = GenerationConfig(bos_token_id=config.bos_token_id, eos_token_id=end, pad_token_id=end)
+    logging.disable_progress_bar()
     plain.save_pretrained(work)
     tokenizer.save_pretrained(work)

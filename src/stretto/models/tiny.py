@@ -100,7 +100,9 @@ def _rename(work: Path, target: Path) -> None:
 def make_model(sft: SFT, tokenizer: LightTokenizer, seed: int) -> Any:
     """Random weights from ``seed``: LlamaForCausalLM with tied embeddings."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # of a model that is written in no time
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size, hidden_size=sft.hidden, intermediate_size=sft.intermediate,
         num_hidden_layers=sft.layers, num_attention_heads=sft.heads,

@@ -48,13 +48,19 @@ def collapse_step(
 
 
 class RewardFall:
-    """``collapse_step`` by the reward, one step at a time, in constant memory. ``at``: the step, once it fell."""
+    """``collapse_step`` by the reward, one step at a time, in constant memory. ``at``: the step, once it fell.
+    ``errors``: the fall must also be so many standard errors of the two windows' difference, as means of a few
+    answers a step fall by themselves."""
 
-    def __init__(self, fraction: float = 0.7, window: int = 10) -> None:
+    def __init__(self, fraction: float = 0.7, window: int = 10, errors: float = 0.0) -> None:
         self.at: int | None = None
+        self._errors = errors
+        self._spread = 0.0  # variance of the best window's mean
         self._fraction, self._window = fraction, window
         self._last: deque[float] = deque(maxlen=window)
         self._first = self._best = -math.inf
+        self.mean = self.best = math.nan
+        """Of the window at which it fell, and of the best one before."""
 
     def see(self, step: int, reward: float) -> None:
         """The mean reward of this step, a finite number."""
@@ -66,9 +72,12 @@ class RewardFall:
         smooth = sum(self._last) / self._window
         if self._best == -math.inf:
             self._first = max(smooth, 0.0)
-        self._best = max(self._best, smooth)
-        if smooth < self._fraction * self._best and self._best > self._first:
-            self.at = step
+        spread = sum((r - smooth) ** 2 for r in self._last) / max(1, self._window - 1) / self._window
+        if smooth > self._best:
+            self._best, self._spread = smooth, spread
+        least = self._errors * math.sqrt(self._spread + spread)
+        if smooth < self._fraction * self._best and self._best > self._first and self._best - smooth > least:
+            self.at, self.mean, self.best = step, smooth, self._best
 
 
 def _passed(distances: Sequence[float] | None, limit: float) -> int | None:

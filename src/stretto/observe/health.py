@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from stretto.observe.bounded import Counts
+from stretto.observe.calibration import RewardFall
 from stretto.observe.tally import Event, Row
 
 FAILED_SHARE = 0.05
@@ -64,7 +65,8 @@ class Health:
         self._lowest, self._highest = math.inf, -math.inf
         self._rejected = 0.0
         self._evals: list[tuple[float, int]] = []  # the first one and the last
-        self._told: set[str] = set()
+        self._told: dict[str, Finding] = {}
+        self._fall = RewardFall(errors=4)
         self.handlers: dict[str, Callable[[Event], None]] = {
             "TrajDone": self._on_done,
             "TrajEnd": self._on_end,
@@ -103,6 +105,7 @@ class Health:
         if "eval/accuracy" in row or reward is None or not math.isfinite(reward):
             return
         self._steps += 1
+        self._fall.see(row.get("step", self._steps), reward)
         if len(self._first) < WINDOW:
             self._first.append(reward)
         self._last.append(reward)
@@ -120,13 +123,23 @@ class Health:
         return sorted(found, key=lambda finding: finding.level != "warning")
 
     def data(self) -> list[dict[str, str]]:
-        """``findings``, for JSON: ``kind``, ``level``, ``what``, ``do`` of each."""
-        return [asdict(finding) for finding in self.findings()]
+        """``findings``, for JSON: ``kind``, ``level``, ``what``, ``do`` of each; what was told and no longer holds is a
+        note that says so."""
+        found = self.findings()
+        kinds = {finding.kind for finding in found}
+        past = [replace(finding, level="note", what=f"during the run: {finding.what}")
+                for kind, finding in self._told.items() if kind not in kinds]  # fmt: skip
+        return [asdict(finding) for finding in [*found, *past]]
+
+    @property
+    def collapse(self) -> int | None:
+        """The step at which the trained reward collapsed, by more than chance; None: it did not in the steps seen."""
+        return self._fall.at
 
     def fresh(self) -> list[Finding]:
         """Warnings that were not told before, by kind: to be said while the run goes on."""
         new = [f for f in self.findings() if f.level == "warning" and f.kind not in self._told and f.kind != "faults"]
-        self._told |= {f.kind for f in new}
+        self._told |= {f.kind: f for f in new}
         return new
 
     def _failures(self) -> Finding | None:
@@ -170,6 +183,12 @@ class Health:
                     f"{_mean(last):.3f} (last {WINDOW})",
                     "Lower learner.lr first, then lag_bound; see gates, entropy and the ratio in the report.",
                 )  # fmt: skip
+        if self._fall.at is not None and _mean(last) < 0.7 * self._fall.best:
+            return Finding(
+                "collapse", "warning", f"the reward fell from {self._fall.best:.3f}, its best mean of ten steps, to "
+                f"{self._fall.mean:.3f} at step {self._fall.at}",
+                "Lower learner.lr first, then lag_bound; see gates, entropy and the ratio in the report.",
+            )  # fmt: skip
         if len(self._flat) == WINDOW and all(self._flat):
             if _mean(last) >= self._highest:
                 return Finding("saturated", "note", f"in the last {WINDOW} steps all answers got the same, best reward",

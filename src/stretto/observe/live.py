@@ -54,6 +54,7 @@ class LiveView:
         self._working: tuple[str, float] | None = None
         self._phase = self._waits = self._last = ""
         """what the run is at, if not at steps; who waits for what; what was said of that last"""
+        self._fault = ""
         self._due = 0.0
         self._said = -1
         self._live: Live | None = None
@@ -156,15 +157,23 @@ class LiveView:
                 whole = abs(event["reward"] - event["accuracy"]) < 1e-9  # rewards are 0 or 1: the mean is the accuracy
                 mean = "" if whole else f" reward={event['reward']:.3f}"
                 self._print(f"eval version={event['version']} accuracy={event['accuracy']:.3f}"
-                            f"{mean} n={event['n']}")  # fmt: skip
+                            f"{mean} n={event['n']}{self._absent(event)}")  # fmt: skip
         elif name == "Fault" and self.mode != "off":
-            self._print(f"fault at {event['where']}: {event['what']}")
+            fault = f"fault at {event['where']}: {event['what']}"
+            if fault != self._fault:  # once, if it comes again and again
+                self._print(fault)
+            self._fault = fault
         elif name == "Waiting" and self.mode != "off":
             self._waits = f"{event['owner']} waits for {event['what']}"
             if self.mode == "plain":
                 self._print(f"waiting {event['t'] - event['since']:.0f}s: {self._waits}")
         elif name in ("StepStart", "Resumed"):
             self._phase = self._waits = ""
+
+    @staticmethod
+    def _absent(event: Event) -> str:
+        n = event.get("absent", 0)
+        return f" ({n} of {event['n']} without a reward: they count as 0)" if n else ""
 
     # showing it
 
@@ -225,5 +234,5 @@ class LiveView:
         if now and now != self._last:
             self._last = now
             self._print(f"t={self._shown.t:.1f}s {now}")
-        if not now or self._said:
+        if self._said or self._shown.row:  # before the first step it would hold nothing
             self._print(self.line())

@@ -116,7 +116,7 @@ def write_evaluation(
     path.parent.mkdir(parents=True, exist_ok=True)
     samples = []
     for task, t in played:
-        given, sampled = _by_role(t, decode)
+        given, sampled = by_role(t, decode)
         samples.append({
             "version": version, "reward": t.reward, "tokens": t.tokens.tolist(), "mask": t.mask.tolist(),
             "text": text(t), "prompt": given, "completion": sampled, "answer": expected(task),
@@ -125,7 +125,7 @@ def write_evaluation(
     return samples
 
 
-def _by_role(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> tuple[str, str]:
+def by_role(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> tuple[str, str]:
     """The texts of the tokens that were given, and of those that were sampled, as they stand in the whole."""
     ids, mask = trajectory.tokens.tolist(), trajectory.mask
     ends = [at for at in range(1, len(ids) + 1) if at == len(ids) or mask[at] != mask[at - 1]]
@@ -146,8 +146,9 @@ def lines_of(samples: Sequence[Sample], n: int = 3, width: int = 60) -> list[str
     for s in samples[:n]:
         reward = "absent" if s["reward"] is None else f"{s['reward']:g}"
         wanted = "" if s["answer"] is None else f", expected {_short(s['answer'], width)}"
+        version = "" if s["version"] is None else f" version={s['version']}"
         lines.append(
-            f"sample version={s['version']} reward={reward}: {_short(s['prompt'], width, end=True)} → "
+            f"sample{version} reward={reward}: {_short(s['prompt'], width, end=True)} → "
             f"{_short(s['completion'], width)}{wanted}"
         )
     return lines

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stretto.observe.calibration import RewardFall
 from stretto.observe.health import Health
 from stretto.observe.interval import Interval, both
 from stretto.observe.tally import Event, Row
@@ -28,9 +26,9 @@ class Figures:
     def __init__(self) -> None:
         self.interval, self.health = Interval(), Health()
         self._evals: list[tuple[float, float]] = []  # accuracy and mean reward of the first one and the last
+        self._count: int | None = None  # tasks of the last one
         self.evaluated: int | None = None
         """Version of the last evaluation."""
-        self._fall = RewardFall()
 
     def __call__(self, event: Event) -> Row | None:
         """Take one event; returns the row that it completes."""
@@ -55,15 +53,12 @@ class Figures:
         self.health.on_row(row)
         if "eval/accuracy" in row:
             self._evals[1:] = [(row["eval/accuracy"], row["eval/mean"])]
-            return
-        reward = row.get("reward/trained/mean")
-        if reward is not None and math.isfinite(reward):
-            self._fall.see(row["step"], reward)
+            self._count = row.get("eval/count")
 
     def summary(self, last: Event) -> dict[str, Any]:
-        """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy, mean, initial_mean}, ``staleness`` {mean, max}
-        over trained tokens, ``ledger``, ``clock_s`` (the run's clock at the last event), ``collapse``: the step at
-        which the trained reward collapsed (``stretto.observe.calibration.collapse_step``), None if it has not in the
+        """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy, mean, initial_mean, count (tasks)},
+        ``staleness`` {mean, max} over trained tokens, ``ledger``, ``clock_s`` (the run's clock at the last event),
+        ``collapse``: the step at which the trained reward collapsed (``Health.collapse``), None if it has not in the
         steps seen; ``complete``, ``reason``, ``warnings``: what went wrong quietly (``Health.data``). Those of ``eval``
         are None without one.
 
@@ -77,11 +72,17 @@ class Figures:
         return {
             "steps": tally.steps,
             "version": tally.version,
-            "eval": {"accuracy": final[0], "initial_accuracy": first[0], "mean": final[1], "initial_mean": first[1]},
+            "eval": {
+                "accuracy": final[0],
+                "initial_accuracy": first[0],
+                "mean": final[1],
+                "initial_mean": first[1],
+                "count": self._count,
+            },
             "staleness": {"mean": total / trained if trained else 0.0, "max": max(tally.stale_tokens, default=0)},
             "ledger": {name: count for name, (count, _) in tally.ledger().items()},
             "clock_s": last.get("t", 0.0),
-            "collapse": self._fall.at,
+            "collapse": self.health.collapse,
             "complete": ended,
             "reason": last["reason"] if ended else None,
             "warnings": self.health.data(),

@@ -83,6 +83,7 @@ class Evaluator:
             accuracy=accuracy,
             reward=sum(rewards) / len(results),
             n=len(results),
+            **({"absent": absent} if (absent := len(results) - len(rewards)) else {}),
             start=self._log.run_time(start),
             **more,
         )

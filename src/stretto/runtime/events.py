@@ -46,7 +46,8 @@ Released       version: no engine holds it any more
 Busy           worker, start, end, tokens, prefill, rows (mean): the worker computed from start to end
 Waiting        owner, what, since: a wait passed ``deadlines.warn_s``
 Fault          where, what: something failed and was dealt with
-Eval           version, accuracy, reward, n, start, distance? ({engine: of its weights to its first ones})
+Eval           version, accuracy, reward, n, start, absent? (of the n, those that have no reward and count as 0),
+               distance? ({engine: of its weights to its first ones})
 Checkpoint     step, version
 RunEnd         reason, ledger {submitted, trained, rejected, filtered, failed, cancelled, open},
                late? {promised, in_time, returned, dropped, pending}
@@ -66,6 +67,11 @@ import orjson
 
 from stretto.runtime.logfile import Event, LogFile, cut_tail, read_blocks, stream_events
 
+NAMES = ("RunStart", "Resumed", "Restarted", "WorkerUp", "WorkerDown", "Submitted", "FirstToken", "TurnDone",
+         "EnvStarted", "EnvDone", "TrajDone", "TrajEnd", "GroupReady", "StepStart", "LatePending", "LateMatured",
+         "LateDropped", "StepEnd", "RoleChanged", "Published", "Loaded", "Released", "Busy", "Waiting", "Fault",
+         "Eval", "Checkpoint", "RunEnd")  # fmt: skip
+"""Of all events that there are."""
 _LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 _LINES = 64
 """Lines held back before they are hashed and handed to the file: few enough to stay in the processor's cache (at 4096

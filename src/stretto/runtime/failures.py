@@ -52,7 +52,7 @@ def explained(error: BaseException, config: RunConfig, run: Path) -> StrettoErro
     to ``logs/``. A ``StrettoError`` is itself one. None: nobody's but ours, whose traceback is needed."""
     if isinstance(error, StrettoError):
         return error
-    if not in_plugin(error):
+    if not in_plugin(error) or (isinstance(error, OSError) and error.errno is None):  # the latter is a timer's
         return None
     files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     named = [(f"control.{hook}", rule.name) for hook, rule in config.control if isinstance(rule, Component)]

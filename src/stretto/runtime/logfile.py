@@ -110,9 +110,17 @@ def cut_tail(path: Path, offset: int) -> None:
         k += 1
     with open(path, "r+b") as file, open(lost, "wb") as tail:
         file.seek(offset)
-        while block := file.read(_BLOCK):
+        for block in _whole(file) if path.suffix == ".gz" else iter(lambda: file.read(_BLOCK), b""):
             tail.write(block)
         file.truncate(offset)
+
+
+def _whole(file: BinaryIO) -> Iterator[bytes]:
+    """The rest of a compressed log as one member that ends: of a killed process the last one does not."""
+    member = zlib.compressobj(_LEVEL, wbits=_WBITS)
+    for text in _members(iter(lambda: file.read(_BLOCK), b"")):
+        yield member.compress(text)
+    yield member.flush()
 
 
 def read_blocks(path: Path, size: int | None = None) -> Iterator[bytes]:
