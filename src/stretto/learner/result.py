@@ -43,6 +43,12 @@ class ForwardBackwardResult(Generic[M]):
     fill_tokens: int = 0
     """Tokens that were read only to fill in old log-probabilities."""
 
+    def plain(self) -> ForwardBackwardResult[dict[str, float]]:
+        """The same with metrics as numbers, for a process without torch."""
+        return ForwardBackwardResult(
+            self.losses, dict(self.metrics), self.logp, self.logp_grad, self.nonfinite, self.fill_tokens
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class OptimResult(Generic[M]):
@@ -62,6 +68,13 @@ class OptimResult(Generic[M]):
     losses: Losses
     """Sums over all parts, and ``metrics`` of all of them together."""
     metrics: M
+
+    def plain(self) -> OptimResult[dict[str, float]]:
+        """The same with metrics as numbers, for a process without torch."""
+        return OptimResult(
+            self.version, self.skipped, self.reason, self.lr, self.grad_norm, self.critic_grad_norm, self.losses,
+            dict(self.metrics),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

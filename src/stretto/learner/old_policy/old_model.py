@@ -72,7 +72,7 @@ class OldModel(OldPolicyRoute):
     @property
     def nbytes(self) -> int:
         """Of the replica and the copies."""
-        return self._copies.nbytes + sum(p.nbytes for p in self._replica.model.parameters())
+        return self._copies.nbytes + sum(int(p.nbytes) for p in self._replica.model.parameters())
 
     def tensors(self) -> dict[str, Tensor]:
         """The copies."""

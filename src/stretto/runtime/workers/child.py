@@ -14,7 +14,6 @@ import os
 import sys
 import time
 import traceback
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -254,11 +253,9 @@ class _LearnerProcess(_Process):
                         staged = self.stage(message[1])
                         self.wire.send(("staged", Staging(staged, time.monotonic() - before)))
                 elif kind == "forward_backward":
-                    passed = self.learner.forward_backward(message[1], message[2])
-                    self.answer(replace(passed, metrics=dict(passed.metrics)))  # the parent is free of torch
+                    self.answer(self.learner.forward_backward(message[1], message[2]).plain())
                 elif kind == "optim_step":
-                    done = self.learner.optim_step(message[1])
-                    self.answer(replace(done, metrics=dict(done.metrics)))
+                    self.answer(self.learner.optim_step(message[1]).plain())
                 elif kind == "score":
                     self.answer(self.learner.score(message[1], message[2]))
                 elif kind == "release":
