@@ -59,7 +59,7 @@ def test_a_child_answers_lives_and_ends_with_what_it_started() -> None:
     assert asked(child, {"a": 1}) == {"a": 1}
     grandchild = asked(child, "child")
     assert isinstance(grandchild, int)
-    assert (child.alive, child.status, child.fate) == (True, None, "lives")
+    assert (child.alive, child.status, child.fate) == (True, None, "closed its connection")
     assert child.kill() == child.kill() == -9
     assert (child.alive, child.fate, child.obituary) == (False, "was killed by SIGKILL", "; it printed nothing")
     end = time.monotonic() + 60

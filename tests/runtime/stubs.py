@@ -12,27 +12,43 @@ from typing import Any
 from stretto.runtime.events import Event, EventLog
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
-from stretto.runtime.workers.spawn import Spawned
 from stretto.runtime.workers.wire import ChildWire
 
 
 class Child:
-    """What a worker process says and hears."""
+    """What a worker process says and hears; towards its parent it is a ``kernel.supervised.Child``."""
 
     pid = 1 << 30  # no such process
+    log = Path("/nonexistent")
+    said = ""
 
     def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair()
+        self.socket, theirs = socket.socketpair()
         self.wire = ChildWire(theirs.detach())
-        self.returncode: int | None = None
+        self.status: int | None = None
 
-    def spawned(self) -> Spawned:
-        """As the parent gets it."""
-        return Spawned(self, self._ours, Path("/nonexistent"))  # type: ignore[arg-type]
+    @property
+    def alive(self) -> bool:
+        """Of a supervised child, as what follows."""
+        return self.status is None
 
-    def poll(self) -> int | None:
-        """Of ``subprocess.Popen``."""
-        return self.returncode
+    @property
+    def fate(self) -> str:
+        return "was killed by SIGKILL"
+
+    async def exited(self, deadline_s: float) -> bool:
+        until = asyncio.get_running_loop().time() + deadline_s
+        while self.alive and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.001)
+        return not self.alive
+
+    def strike(self) -> None:
+        self.die()
+
+    def kill(self) -> int:
+        self.die()
+        self.socket.close()
+        return -9
 
     async def next(self) -> tuple[int | None, Any]:
         """The next message of the parent: (number, content)."""
@@ -63,8 +79,8 @@ class Child:
 
     def die(self) -> None:
         """As by kill -9."""
-        if self.returncode is None:
-            self.returncode = -9
+        if self.status is None:
+            self.status = -9
             with contextlib.suppress(OSError):
                 self.wire._socket.shutdown(socket.SHUT_RDWR)
             self.wire._socket.close()
@@ -85,14 +101,17 @@ class Bench:
 
     def learner(self, step_s: float = 5.0) -> ProcessLearner:
         """A handle of the first child."""
-        return ProcessLearner({}, self.log, self.waits, acquire=lambda: next(self._acquired).spawned(), startup_s=5,
+        return ProcessLearner({}, self.log, self.waits, acquire=self._next, startup_s=5,
                               step_s=step_s, shutdown_s=1)  # fmt: skip
 
     def engine(self, max_restarts: int = 0, publish_s: float = 5.0) -> ProcessEngine:
         """A handle of the children, one after another."""
-        return ProcessEngine("engine-0", {}, self.log, self.waits, acquire=lambda: next(self._acquired).spawned(),
+        return ProcessEngine("engine-0", {}, self.log, self.waits, acquire=self._next,
                              startup_s=5, publish_s=publish_s, shutdown_s=1, max_restarts=max_restarts,
                              slice_size=None)  # fmt: skip
+
+    def _next(self) -> Any:
+        return next(self._acquired)
 
     async def close(self, handle: ProcessEngine | ProcessLearner) -> None:
         """Everything ends."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from stretto.errors import ConfigError, StrettoError
 from stretto.kernel.child import die_with_parent, leave_signals_to_parent, receive, send
-from stretto.kernel.killable import Killable
+from stretto.kernel.supervised import Child
 
 DEADLINE_S = 60.0
 """For one import."""
@@ -43,7 +43,7 @@ def _module(path: str) -> str:
 
 
 def _try(wanted: Sequence[Wanted], deadline_s: float) -> None:
-    child = Killable(_command)
+    child = Child(_command)
     at = 0
     try:
         first = pickle.dumps(([entry for entry in sys.path if entry], list(wanted)))

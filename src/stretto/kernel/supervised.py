@@ -45,7 +45,7 @@ class Child:
         echo: bool = False,
     ) -> None:
         self.socket, theirs = socket.socketpair()
-        self._log, self._over = log, False
+        self.log, self._over = log, False
         self._tail = _Tail(echo) if log is None else None
         try:
             with theirs, contextlib.ExitStack() as stack:
@@ -78,10 +78,10 @@ class Child:
 
     @property
     def fate(self) -> str:
-        """How it ended, as the middle of a message."""
+        """How it ended, as the middle of a message; while it lives: that it says nothing more."""
         status = self.status
         if status is None:
-            return "lives"
+            return "closed its connection"
         return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited ({status})"
 
     @property
@@ -90,8 +90,8 @@ class Child:
         data = b""
         if self._tail is not None:
             data = bytes(self._tail.last)
-        elif self._log is not None:
-            with contextlib.suppress(OSError), open(self._log, "rb") as file:
+        elif self.log is not None:
+            with contextlib.suppress(OSError), open(self.log, "rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
                 data = file.read()
         return data.decode(errors="replace").strip()
@@ -131,8 +131,9 @@ class Child:
 
     def strike(self) -> None:
         """SIGKILL to it and to what it started (but for what began a session of its own), without waiting."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if not self._over:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> int:
         """``strike``, and wait until it is gone; its exit status. A second time does nothing."""

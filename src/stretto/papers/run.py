@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import ConfigError
+from stretto.kernel.process_map import ProcessMap
 from stretto.papers.base import Check, Outcome, Paper, Settings
 from stretto.papers.catalog import PAPERS
-from stretto.runtime.process_map import ProcessMap
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,8 @@ from stretto.config.load import load_config
 from stretto.config.schema import RunConfig
 from stretto.errors import ConfigError, DataError, StrettoError
 from stretto.kernel.jsonl import cut_torn_line, read_jsonl
+from stretto.kernel.process_map import ProcessMap
 from stretto.observe.metrics import read_metrics
-from stretto.runtime.process_map import ProcessMap
 
 _EXACT = ("order=submission", "control.in_flight=pin")  # each batch is sampled by the one version that it should be
 _QUIET = ("logging.console=off", "logging.report=false", "logging.rollouts_per_step=0", "save_every=0")

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import InvariantError, WorkerError
+from stretto.kernel.supervised import Child
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
-from stretto.pool.columns import Columns, unpack_completions
+from stretto.pool.columns import unpack_completions
+from stretto.pool.schema import Columns
 from stretto.rollout.types import Report, Request
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.requests import pack_requests
-from stretto.runtime.workers.spawn import ChildProcess, Spawned
+from stretto.runtime.workers.spawn import ChildProcess
 from stretto.totals import Totals
 from stretto.trajectory import Completion
 
@@ -37,7 +39,7 @@ class ProcessEngine(EngineHandle):
         log: EventLog,
         waits: Waits,
         *,
-        acquire: Callable[[], Spawned],
+        acquire: Callable[[], Child],
         startup_s: float,
         publish_s: float,
         shutdown_s: float,
@@ -196,7 +198,7 @@ class ProcessLearner:
         log: EventLog,
         waits: Waits,
         *,
-        acquire: Callable[[], Spawned],
+        acquire: Callable[[], Child],
         startup_s: float,
         step_s: float,
         shutdown_s: float,

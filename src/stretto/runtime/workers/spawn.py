@@ -9,50 +9,27 @@ error when it dies. The kernel kills it when this process dies; besides, it ends
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stretto.errors import StrettoError, WorkerError
+from stretto.kernel.supervised import Child
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.wire import encode, receive
 
-_TAIL_BYTES = 3000
-_LOOK_S = 0.005
+_GONE_S = 5.0
+_STUCK_S = 60.0
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 """glibc gives large freed blocks back to the kernel at once, and every tensor of a step then faults its pages in anew
 (thousands of page faults a step). Workers keep them; other C libraries ignore these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spawned:
-    """A child that has been started and nothing more: its process, our end of the socket, where it prints."""
-
-    process: subprocess.Popen[bytes]
-    socket: socket.socket
-    log_path: Path
-
-    def kill(self) -> None:
-        """End it now and reap it."""
-        if self.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        self.socket.close()
-
-
-def spawn(name: str, role: str, *, log_dir: Path, memory_fd: int, threads: int, model_type: str = "") -> Spawned:
+def spawn(name: str, role: str, *, log_dir: Path, memory_fd: int, threads: int, model_type: str = "") -> Child:
     """Start a child: it imports for ``role`` (and ``model_type``, a Transformers model) and waits for its spec."""
-    ours, theirs = socket.socketpair()
     log_dir.mkdir(parents=True, exist_ok=True)
-    log_path = log_dir / f"{name}.log"
     environment = {
         **_MALLOC,
         **os.environ,
@@ -61,14 +38,12 @@ def spawn(name: str, role: str, *, log_dir: Path, memory_fd: int, threads: int, 
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }
-    with theirs, open(log_path, "ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "stretto.runtime.workers.child", str(os.getpid()), str(theirs.fileno()),
-             str(memory_fd), role, model_type],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=(theirs.fileno(), memory_fd),
-            env=environment, start_new_session=True,
-        )  # fmt: skip
-    return Spawned(process, ours, log_path)
+
+    def command(fd: int) -> list[str]:
+        return [sys.executable, "-m", "stretto.runtime.workers.child", str(os.getpid()), str(fd), str(memory_fd), role,
+                model_type]  # fmt: skip
+
+    return Child(command, log=log_dir / f"{name}.log", environment=environment, pass_fds=(memory_fd,))
 
 
 class ChildProcess:
@@ -77,14 +52,14 @@ class ChildProcess:
     def __init__(
         self,
         name: str,
-        spawned: Spawned,
+        child: Child,
         waits: Waits,
         *,
         on_message: Callable[[Any], None],
         on_death: Callable[[BaseException], None],
     ) -> None:
         self.name = name
-        self._process, self._socket, self._log_path = spawned.process, spawned.socket, spawned.log_path
+        self._child = child
         self._waits, self._on_message, self._on_death = waits, on_message, on_death
         self._writer: asyncio.StreamWriter | None = None
         self._questions: dict[int, asyncio.Future[Any]] = {}
@@ -97,7 +72,7 @@ class ChildProcess:
     @property
     def pid(self) -> int | None:
         """Process id while it lives."""
-        return self._process.pid if self._process.poll() is None else None
+        return self._child.pid if self._child.alive else None
 
     @property
     def error(self) -> BaseException | None:
@@ -106,7 +81,7 @@ class ChildProcess:
 
     async def start(self, spec: dict[str, Any], deadline_s: float) -> Any:
         """Give it its spec and wait until it is ready; returns what it says of itself."""
-        reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=2**30)
+        reader, self._writer = await asyncio.open_connection(sock=self._child.socket, limit=2**30)
         self._listener = asyncio.create_task(self._listen(reader), name=f"{self.name} listener")
         return await self._waits.wait_with_deadline(
             self.call(("spec", spec)), "start-up", lambda: f"{self.name}: {self._phase}", deadline_s, "startup_s"
@@ -163,13 +138,12 @@ class ChildProcess:
     async def _died(self, said: BaseException | None) -> None:
         if self._closing:
             return
-        await self._exit(5.0)
-        code = self._process.poll()
+        await self._child.exited(_GONE_S)
         if isinstance(said, StrettoError):
             self._gone(said)
         else:
-            how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited ({code})"
-            self._gone(WorkerError(f"{self.name} {how} while {self._phase}; it last printed:\n{self._tail()}"))
+            printed = self._child.said or f"(nothing; see {self._child.log})"
+            self._gone(WorkerError(f"{self.name} {self._child.fate} while {self._phase}; it last printed:\n{printed}"))
 
     def _gone(self, error: BaseException) -> None:
         """Nobody listens to it any more: whoever waits for an answer learns why."""
@@ -180,33 +154,17 @@ class ChildProcess:
                 answer.exception()  # marks it as seen: whoever asked may have ended
         self._on_death(error)
 
-    def _tail(self) -> str:
-        with contextlib.suppress(OSError):
-            data = self._log_path.read_bytes()[-_TAIL_BYTES:]
-            if data.strip():
-                return data.decode(errors="replace").strip()
-        return f"(nothing; see {self._log_path})"
-
-    async def _exit(self, deadline_s: float) -> None:
-        """Wait until it has exited, at most so long."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + deadline_s
-        while self._process.poll() is None and loop.time() < until:
-            await asyncio.sleep(_LOOK_S)
-
     async def close(self, deadline_s: float) -> None:
         """Ask it to end; kill it at the deadline."""
         self._closing = True
         if self._writer is not None:
             if self._error is None:
                 self.post(("close",))
-                await self._exit(deadline_s)
+                await self._child.exited(deadline_s)
             self._writer.close()
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await self._exit(60.0)
-        self._socket.close()
+        self._child.strike()
+        if await self._child.exited(_STUCK_S):
+            self._child.kill()
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stretto.runtime.workers.spawn import Spawned, spawn
+from stretto.kernel.supervised import Child
+from stretto.runtime.workers.spawn import spawn
 from stretto.weights.memory import create
 
 LEARNER = "learner"
@@ -25,8 +24,8 @@ class WorkerPool:
     def __init__(self, engines: list[str], log_dir: Path, threads: int, model_type: str) -> None:
         self._log_dir, self._threads, self._model_type = log_dir, threads, model_type
         self.memory_fd = create()
-        self._all: list[Spawned] = []
-        self._waiting: dict[str, Spawned] = {}
+        self._all: list[Child] = []
+        self._waiting: dict[str, Child] = {}
         try:
             for name in (LEARNER, *engines):
                 self._waiting[name] = self._spawn(name)
@@ -34,11 +33,11 @@ class WorkerPool:
             self.close()
             raise
 
-    def acquire(self, name: str) -> Spawned:
+    def acquire(self, name: str) -> Child:
         """A started process for this worker."""
         return self._waiting.pop(name, None) or self._spawn(name)
 
-    def _spawn(self, name: str) -> Spawned:
+    def _spawn(self, name: str) -> Child:
         started = spawn(
             name, LEARNER if name == LEARNER else "engine", log_dir=self._log_dir, memory_fd=self.memory_fd,
             threads=self._threads, model_type=self._model_type,
@@ -49,9 +48,8 @@ class WorkerPool:
     def kill(self) -> None:
         """End whatever still lives now."""
         for started in self._all:
-            if started.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(started.process.pid, signal.SIGKILL)
+            if started.alive:
+                started.strike()
 
     def close(self) -> None:
         """Kill whatever still lives and give the memory back."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from stretto.runtime.process_map import ProcessMap
+from stretto.errors import StrettoError, WorkerError
+from stretto.kernel.process_map import ProcessMap
 
 _PARENT = """
 import time
-from stretto.runtime.process_map import ProcessMap
+from stretto.kernel.process_map import ProcessMap
 if __name__ == "__main__":
     with ProcessMap(2) as pool:
         import os
@@ -36,10 +36,43 @@ def test_results_of_all_calls(jobs: int) -> None:
 
 
 def test_an_interrupt_waits_for_no_call() -> None:
+    pids: list[int] = []
     with contextlib.suppress(KeyboardInterrupt), ProcessMap(2) as pool:
+        pids += pool.results(os.getpid, [(), ()])
         for _ in pool.results(time.sleep, [(0,), (1000,), (1000,), (1000,)]):
             raise KeyboardInterrupt
-    assert not multiprocessing.active_children()
+    assert pids
+    assert not any(map(_alive, pids))
+
+
+def test_whatever_a_call_raises_comes_with_its_traceback_and_costs_no_process() -> None:
+    with ProcessMap(2) as pool:
+        with pytest.raises(ZeroDivisionError) as caught:
+            list(pool.results(divmod, [(1, 0)]))
+        assert "In the process that called builtins:divmod" in caught.value.__notes__[0]
+        assert "ZeroDivisionError" in caught.value.__notes__[0]
+        with pytest.raises(RuntimeError, match="SystemExit: 3"):
+            list(pool.results(sys.exit, [(3,)]))
+        assert list(pool.results(abs, [(-1,)])) == [1]
+
+
+def test_a_process_that_dies_is_an_error_that_says_how() -> None:
+    with ProcessMap(2) as pool, pytest.raises(WorkerError, match=r"a process exited \(7\) during posix:_exit"):
+        list(pool.results(os._exit, [(7,)]))
+
+
+def test_calls_that_nobody_waits_for_end() -> None:
+    with ProcessMap(2) as pool:
+        found = pool.results(time.sleep, [(0,), (1000,), (1000,)])
+        next(found)
+        found.close()  # type: ignore[attr-defined]
+        assert list(pool.results(abs, [(-1,), (-2,)])) in ([1, 2], [2, 1])
+
+
+def test_a_function_of_the_main_script_can_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_alive, "__module__", "__main__")
+    with ProcessMap(2) as pool, pytest.raises(StrettoError, match="move the function to a module"):
+        list(pool.results(_alive, [(1,)]))
 
 
 def test_processes_end_with_their_parent(tmp_path: Path) -> None:
