@@ -195,11 +195,13 @@ def test_more_samples_than_a_step_trains_on_are_refused(asked: int, wrong: bool)
 
 
 def test_samples_are_spread_over_the_groups_and_none_is_written_twice() -> None:
-    from types import SimpleNamespace
-
     from stretto.observe.samples import spread
 
-    groups: Any = [SimpleNamespace(trajectories=[f"{g}{m}" for m in range(n)]) for g, n in (("a", 2), ("b", 3))]
-    assert spread(groups, 2) == ["a0", "b1"]
-    assert spread(groups, 4) == ["a0", "b1", "a1", "b2"]
-    assert sorted(spread(groups, 99)) == ["a0", "a1", "b0", "b1", "b2"]
+    groups: Any = [["a0", "a1"], ["b0", "b1", "b2"]]
+
+    def chosen(n: int) -> list[str]:
+        return [group[row] for group, row in spread(groups, n)]
+
+    assert chosen(2) == ["a0", "b1"]
+    assert chosen(4) == ["a0", "b1", "a1", "b2"]
+    assert sorted(chosen(99)) == ["a0", "a1", "b0", "b1", "b2"]

@@ -123,11 +123,12 @@ class Trajectory:
         """Tokens that the policy sampled."""
         return int(np.count_nonzero(self.mask))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        arrays = [self.tokens, self.mask, self.versions, self.logprobs, self.entropy, *self.records.values()]
-        return sum(a.nbytes for a in arrays)
+    def train_only(self, part: slice) -> None:
+        """Leave all of the policy's tokens but this part of them out of the loss."""
+        if part != slice(None):
+            at = self.mask.nonzero()[0][part]
+            self.mask = np.zeros_like(self.mask)
+            self.mask[at] = True
 
     def staleness(self, version: int) -> Staleness:
         """Staleness if a step that starts at ``version`` trained this trajectory."""
@@ -162,26 +163,6 @@ def staleness(versions: Ints, version_complete: int, version: int) -> Staleness:
         max=version - int(versions.min()) if n else 0,
         tokens=n,
     )
-
-
-@dataclass(slots=True)
-class Group:
-    """Trajectories of one prompt that share a baseline. ``version_dispatch``: oldest version that its tokens
-    may have; the group must train at a step that starts at most ``lag_bound`` versions later."""
-
-    id: int
-    trajectories: list[Trajectory]
-    version_dispatch: int
-    version_complete: int
-    columns: dict[str, NDArray[Any]] | None = field(default=None, repr=False, compare=False)
-    """The same as columns (``stretto.pool.columns``), packed when the group entered the pool."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all trajectories; of their columns once they are packed."""
-        if self.columns is not None:
-            return sum(column.nbytes for column in self.columns.values())
-        return sum(t.nbytes for t in self.trajectories)
 
 
 _NO_IDS: Ints = np.empty(0, np.int32)

@@ -21,6 +21,7 @@ from stretto.models.tokenizer import LightTokenizer, light_tokenizer
 from stretto.objectives import get
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.samples import expected, lines_of, ratios_of, sample_of, spread, write_evaluation, write_samples
+from stretto.pool.group import Group
 from stretto.pool.old_logprobs import OldLogprobs
 from stretto.rollout.types import SamplingParams
 from stretto.run.spec import OnProgress, RunSpec
@@ -40,7 +41,7 @@ from stretto.simulation.costs import CostModel
 from stretto.simulation.engine import SimulatedEngine
 from stretto.simulation.env import DelayedEnvironment, SimulatedEnvironment
 from stretto.simulation.learner import SimulatedLearner
-from stretto.trajectory import Group, Trajectory
+from stretto.trajectory import Trajectory
 from stretto.weights.memory import published_bytes, reserve
 
 
@@ -280,9 +281,8 @@ def _sampler(run: RunSpec, env: Environment) -> Callable[[int, list[Group], Step
         chosen = spread(groups, n)
         decode = env.tokenizer.decode  # type: ignore[attr-defined]
         samples, ratios = [], ratios_of(groups, stepped.ratio)
-        for trajectory in chosen:
-            (group,) = (g for g in groups if g.id == trajectory.group)
-            rewards = [t.reward for t in group.trajectories if t.reward is not None]
+        for group, row in chosen:
+            trajectory, rewards = group.trajectory(row), group.columns["reward"].tolist()
             advantage = None if trajectory.reward is None else trajectory.reward - sum(rewards) / len(rewards)
             samples.append(
                 sample_of(trajectory, step=version, version=version, decode=lambda ids: decode(ids, special=True),

@@ -12,7 +12,7 @@ from stretto.config.schema import RunConfig
 from stretto.control.admission import Slots
 from stretto.control.batch import Fifo, SubmissionOrder
 from stretto.control.filter import ZeroVariance
-from stretto.control.hooks import HOOKS, build_rules
+from stretto.control.hooks import HOOKS, UNHEARD, build_rules
 from stretto.control.pool import DropOldest
 from stretto.control.publish import EveryK
 from stretto.control.router import LeastLoaded
@@ -35,6 +35,12 @@ def test_every_hook_has_its_default() -> None:
         "pool": "Keep", "filter": "NoFilter", "batch": "DemandBatch", "publish": "EveryStep", "streaming": "Whole",
         "elastic": "Fixed", "quota": "FixedQuota", "loss_mask": "All",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("hook", UNHEARD)
+def test_a_rule_that_nobody_could_act_on_is_refused_by_name(hook: str) -> None:
+    with pytest.raises(ConfigError, match=rf"control\.{hook}\.name = 'nowhere:Rule' would change nothing: .*default"):
+        build_rules(config(f"control.{hook}.name=nowhere:Rule"))
 
 
 def test_defaults_change_nothing() -> None:

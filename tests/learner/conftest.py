@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.pool.columns import Columns, pack
+from stretto.pool.columns import pack
+from stretto.pool.schema import Columns
 from stretto.trajectory import Trajectory
 
 VOCABULARY = 24

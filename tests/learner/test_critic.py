@@ -20,7 +20,8 @@ from stretto.learner.critic import freeze_attention
 from stretto.learner.learner import Learner
 from stretto.learner.whole_batch import train_batch
 from stretto.objectives import get
-from stretto.pool.columns import Columns, pack
+from stretto.pool.columns import pack
+from stretto.pool.schema import Columns
 from stretto.trajectory import Trajectory
 
 Make = Callable[..., Columns]

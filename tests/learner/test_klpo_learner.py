@@ -16,7 +16,7 @@ from stretto.config.learner import LearnerConfig
 from stretto.errors import DataError
 from stretto.learner.learner import Learner
 from stretto.objectives import get
-from stretto.pool.columns import Columns
+from stretto.pool.schema import Columns
 
 Make = Callable[..., Columns]
 KINDS = [(route, estimator) for route in ("token", "sequence") for estimator in ("mc", "topk", "full", "binary")]

@@ -23,7 +23,7 @@ from stretto.learner.schedule import learning_rate, rate_change
 from stretto.learner.whole_batch import train_batch
 from stretto.models.prefix import PolicyStates
 from stretto.objectives import get
-from stretto.pool.columns import Columns
+from stretto.pool.schema import Columns
 
 Make = Callable[..., Columns]
 

@@ -23,7 +23,8 @@ from stretto.learner.old_policy.old_model import OldModel
 from stretto.learner.whole_batch import train_batch
 from stretto.objectives import get
 from stretto.objectives.ratio import proxy_logp, proxy_share
-from stretto.pool.columns import Columns, concatenate
+from stretto.pool.columns import concatenate
+from stretto.pool.schema import Columns
 
 Make = Callable[..., Columns]
 EXACT = ("snapshots", "old_model", "interrupt")

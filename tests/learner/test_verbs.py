@@ -19,7 +19,8 @@ from stretto.learner.learner import Learner
 from stretto.learner.minibatches import minibatch_rows
 from stretto.learner.turns import totals_of
 from stretto.objectives import get
-from stretto.pool.columns import Columns, concatenate
+from stretto.pool.columns import concatenate
+from stretto.pool.schema import Columns
 from stretto.totals import Totals
 
 Make = Callable[..., Columns]

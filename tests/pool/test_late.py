@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stretto.batch import TokenBatch
 from stretto.errors import InvariantError
 from stretto.pool.columns import pack
+from stretto.pool.group import Group
 from stretto.pool.late import FRESH, DelayedRewards, PendingReward, with_late
 from stretto.trajectory import Trajectory
 
@@ -28,9 +29,14 @@ def queue_of(*ids: int, lifetime: int = 50) -> DelayedRewards:
     return queue
 
 
+def group_of(*ids: int) -> Group:
+    """What a step trained."""
+    return Group.of(0, [trajectory(id) for id in ids], 0, 0)
+
+
 def returned(queue: DelayedRewards, fresh: list[int], version: int) -> list[int]:
     out = [p.trajectory.id for p in queue.take(fresh).returned]
-    queue.step_ended(fresh, version)
+    queue.step_ended([group_of(*fresh)], version)
     return out
 
 
@@ -81,7 +87,7 @@ def test_every_promise_ends_once_whatever_happens(data: st.DataObject) -> None:
                        for p in taken.returned)  # fmt: skip
             assert queue.counts["pending"] == len(pending()), "what is in a step is pending until it ends"
             if event == "step":
-                queue.step_ended(fresh, version)
+                queue.step_ended([group_of(*fresh)], version)
                 fate |= dict.fromkeys(taken.in_time, "in_time") | dict.fromkeys(back, "returned")
                 trained |= dict.fromkeys(fresh, version)
                 version += 1

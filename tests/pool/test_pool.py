@@ -7,8 +7,9 @@ import pytest
 
 from stretto.errors import InvariantError
 from stretto.pool.columns import pack, pack_completions, unpack, unpack_completions
+from stretto.pool.group import Group
 from stretto.pool.pool import Pool
-from stretto.trajectory import Completion, Group, Trajectory, Transcript
+from stretto.trajectory import Completion, Trajectory, Transcript
 
 
 def completion(n: int, version: int, finish: str = "stop") -> Completion:
@@ -36,17 +37,17 @@ def test_ten_ready_three_taken_seven_remain_in_order() -> None:
     """C9."""
     pool = Pool()
     for i in range(10):
-        pool.add(Group(i, [], 0, 0))
+        pool.add(Group.of(i, [], 0, 0))
     assert [g.id for g in pool.take([4, 0, 9])] == [4, 0, 9]
     assert [g.id for g in pool.groups()] == [1, 2, 3, 5, 6, 7, 8]
 
 
 def test_a_group_enters_once_and_only_what_is_there_can_be_taken() -> None:
     pool = Pool()
-    pool.add(Group(1, [trajectory(0, 1.0)], 0, 0))
+    pool.add(Group.of(1, [trajectory(0, 1.0)], 0, 0))
     assert pool.nbytes > 0
     with pytest.raises(InvariantError, match="twice"):
-        pool.add(Group(1, [], 0, 0))
+        pool.add(Group.of(1, [], 0, 0))
     with pytest.raises(InvariantError, match=r"\[2\] are not in the pool"):
         pool.take([1, 2])
     assert len(pool) == 1, "a refused take changes nothing"
@@ -59,7 +60,7 @@ def test_trajectories_survive_the_journey_in_columns() -> None:
     for a, b in zip(before, unpack(pack(before)), strict=True):
         for name in ("id", "group", "reward", "terminated", "truncated", "turns", "version_complete"):
             assert getattr(a, name) == getattr(b, name)
-        for name in ("tokens", "mask", "versions", "logprob", "entropy"):
+        for name in ("tokens", "mask", "versions", "logprobs", "entropy"):
             assert np.array_equal(getattr(a, name), getattr(b, name))
         assert np.array_equal(a.records["sampled"], b.records["sampled"])
         assert b.rewards is not None

@@ -303,7 +303,7 @@ def test_what_had_matured_and_what_had_not_trained_survive_a_checkpoint_too(mode
                  "simulation.env.kind=uniform", "simulation.env.high=4")  # fmt: skip
         for path in sorted((out / "checkpoints").iterdir())[:-1]:
             restored = load_checkpoint(path)
-            ready = {t.id for g in restored.ready for t in g.trajectories}
+            ready = {t.id for g in restored.ready for t in g.trajectories()}
             done = {t.id for g in restored.running for t in g.done}
             for p in restored.late:
                 place = "trained" if p.trained_at >= 0 else "ready" if p.trajectory.id in ready else "done"

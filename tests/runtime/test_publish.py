@@ -18,12 +18,13 @@ from stretto.errors import WeightsError
 from stretto.models.load import load_policy, named_weights
 from stretto.observe.metrics import read_metrics
 from stretto.pool.columns import unpack_completions
+from stretto.pool.group import Group
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.train_loop import TrainLoop
 from stretto.runtime.workers import inline
 from stretto.runtime.workers.child import _EngineProcess
 from stretto.runtime.workers.requests import pack_requests
-from stretto.trajectory import Group, Trajectory
+from stretto.trajectory import Trajectory
 from stretto.weights.memory import HEADER_BYTES, allocate, published_bytes, stride
 from stretto.weights.store import WeightStore
 
@@ -176,7 +177,7 @@ class Recorder:
         train = TrainLoop._train
 
         async def training(loop: TrainLoop, groups: list[Group]) -> None:
-            self.trained += [t for group in groups for t in group.trajectories]
+            self.trained += [t for group in groups for t in group.trajectories()]
             await train(loop, groups)
 
         patch.setattr(inline.InlineLearner, "stage", kept)

@@ -112,7 +112,9 @@ class Control(Section):
         default_factory=lambda: Component(name="latest"), description="Which version serves?"
     )
     router: Component = Field(default_factory=lambda: Component(name="least-loaded"), description="Which engine?")
-    preemption: Component = Field(default_factory=lambda: Component(name="stay"), description="Pause or move rows?")
+    preemption: Component = Field(
+        default_factory=lambda: Component(name="stay"), description="Pause or move rows? Only `stay` works yet."
+    )
     pool: Component = Field(default_factory=lambda: Component(name="keep"), description="Reject ready groups?")
     filter: Component = Field(default_factory=lambda: Component(name="none"), description="Drop finished groups?")
     batch: Component = Field(default_factory=lambda: Component(name="demand"), description="Which groups train?")
@@ -122,7 +124,9 @@ class Control(Section):
         description="Running requests at a weight swap: keep their KV, recompute it, finish first, abort and "
         "go on later, or stay on their version.",
     )
-    streaming: Component = Field(default_factory=lambda: Component(name="whole"), description="Stream or whole?")
+    streaming: Component = Field(
+        default_factory=lambda: Component(name="whole"), description="Stream or whole? Only `whole` works yet."
+    )
     elastic: Component = Field(default_factory=lambda: Component(name="fixed"), description="Change roles?")
     quota: Component = Field(default_factory=lambda: Component(name="fixed"), description="Concurrency limits.")
     loss_mask: Component = Field(default_factory=lambda: Component(name="all"), description="Which tokens count?")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from stretto.components import Registry
 from stretto.config.plugins import build_component
 from stretto.config.schema import RunConfig
-from stretto.config.sections import Component
+from stretto.config.sections import Component, Control
 from stretto.control.view import View
 from stretto.errors import ConfigError
 
@@ -178,6 +178,12 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 """What each hook's rule is asked."""
 
+UNHEARD: dict[str, str] = {
+    "preemption": "no engine can pause or move a running trajectory yet",
+    "streaming": "the learner takes a batch whole",
+}
+"""Hooks whose answers nothing can act on yet, and why: any rule but the default is refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -203,6 +209,7 @@ def build_rules(config: RunConfig) -> Rules:
     rules, names = {}, {}
     for hook, registry in HOOKS.items():
         spec = chosen.get(hook) or getattr(config.control, hook)
+        _check_heard(hook, spec.name)
         rules[hook] = build_component(registry, spec, f"control.{hook}", METHODS[hook])
         names[hook] = spec.name
     _check_soft(names)
@@ -210,6 +217,13 @@ def build_rules(config: RunConfig) -> Rules:
     _check_quota(config, built.quota)
     built.publish.check(config)
     return built
+
+
+def _check_heard(hook: str, name: str) -> None:
+    default = getattr(Control(), hook).name
+    if hook in UNHEARD and name != default:
+        raise ConfigError(f"control.{hook}.name = {name!r} would change nothing: {UNHEARD[hook]}. Leave it out "
+                          f"(the default is {default!r})")  # fmt: skip
 
 
 def _check_quota(config: RunConfig, quota: Quota) -> None:

@@ -29,7 +29,8 @@ from stretto.envs.base import Task
 from stretto.errors import DataError
 from stretto.kernel.jsonl import read_jsonl
 from stretto.observe.token_text import part_texts
-from stretto.trajectory import Group, Trajectory
+from stretto.pool.group import Group
+from stretto.trajectory import Trajectory
 
 Sample = dict[str, Any]
 
@@ -70,12 +71,12 @@ def _number(value: Any) -> float | None:
     return round(float(value), 5) if np.isfinite(value) else None
 
 
-def spread(groups: Sequence[Group], n: int) -> list[Trajectory]:
-    """n trajectories of a batch, from as many groups as can be; all, if there are fewer."""
-    rounds = max((len(group.trajectories) for group in groups), default=0)
+def spread(groups: Sequence[Group], n: int) -> list[tuple[Group, int]]:
+    """n trajectories of a batch as (group, row), from as many groups as can be; all, if there are fewer."""
+    rounds = max((len(group) for group in groups), default=0)
     turns = (
-        group.trajectories[(k + turn) % len(group.trajectories)]
-        for turn in range(rounds) for k, group in enumerate(groups) if turn < len(group.trajectories)
+        (group, (k + turn) % len(group))
+        for turn in range(rounds) for k, group in enumerate(groups) if turn < len(group)
     )  # fmt: skip
     return list(itertools.islice(turns, n))
 
@@ -86,9 +87,9 @@ def ratios_of(groups: Sequence[Group], ratio: NDArray[Any] | None) -> dict[int, 
         return {}
     out, at = {}, 0
     for group in groups:
-        for trajectory in group.trajectories:
-            out[trajectory.id] = ratio[at : at + len(trajectory.tokens)]
-            at += len(trajectory.tokens)
+        for id, length in zip(group.ids, group.columns["length"].tolist(), strict=True):
+            out[id] = ratio[at : at + length]
+            at += length
     return out
 
 

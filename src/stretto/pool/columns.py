@@ -1,25 +1,22 @@
-"""Trajectories as columns: one flat array per field plus lengths, the form in which they move and are saved.
+"""Trajectories of tokens as columns (``pool.schema``): one flat array per field plus lengths, the form in which they
+wait, move and are saved.
 
 Pickling thousands of small arrays costs more than the arrays; a handful of flat ones costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import InvariantError
+from stretto.pool.schema import RECORD, Columns
 from stretto.records import UNRECORDED, padded_records
 from stretto.trajectory import Completion, Trajectory
-
-Columns = dict[str, NDArray[Any]]
-"""``length`` [B]; per-token columns are flat [sum(length)]: ``tokens``, ``mask``, ``versions``,
-``logp_behavior``, ``entropy``, ``rewards``; per-row columns [B]: ``reward`` (NaN: absent), ``terminated``,
-``truncated``, ``turns``, ``version_complete``, ``group``, ``trajectory``; ``record.<name>`` flat [sum(length), K].
-"""
 
 
 def pack(trajectories: Sequence[Trajectory]) -> Columns:
@@ -45,18 +42,20 @@ def pack(trajectories: Sequence[Trajectory]) -> Columns:
         "group": np.array([t.group for t in trajectories], np.int64),
     }
     for name, parts in padded_records([(len(t.tokens), t.records) for t in trajectories]).items():
-        columns[f"record.{name}"] = np.concatenate(parts)
+        columns[f"{RECORD}{name}"] = np.concatenate(parts)
     return columns
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
     """Columns of several packs, in order; all must have the same fields (but for ``records.UNRECORDED``)."""
+    if not parts:
+        return pack([])
     names = set().union(*parts)
-    optional = {f"record.{name}" for name in UNRECORDED} & names
+    optional = {f"{RECORD}{name}" for name in UNRECORDED} & names
     if optional and any(not optional <= part.keys() for part in parts):
-        given = [(int(p["length"].sum()), {n[7:]: p[n] for n in optional & p.keys()}) for p in parts]
+        given = [(int(p["length"].sum()), {n[len(RECORD) :]: p[n] for n in optional & p.keys()}) for p in parts]
         filled = padded_records(given)
-        parts = [{**p, **{f"record.{n}": v[i] for n, v in filled.items()}} for i, p in enumerate(parts)]
+        parts = [{**p, **{f"{RECORD}{n}": v[i] for n, v in filled.items()}} for i, p in enumerate(parts)]
     if any(set(part) != names for part in parts):
         raise InvariantError(f"columns differ: {sorted(set().union(*parts) ^ names)} are not in all parts")
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -80,33 +79,59 @@ def _rewards(
     return rewards
 
 
+def row_of(columns: Columns, row: int, end: int) -> Trajectory:
+    """The trajectory in this row, whose last step is before ``end``; its arrays are views (``info`` is not kept)."""
+    s = slice(end - int(columns["length"][row]), end)
+    reward = float(columns["reward"][row])
+    return Trajectory(
+        id=int(columns["trajectory"][row]),
+        group=int(columns["group"][row]),
+        tokens=columns["tokens"][s],
+        mask=columns["mask"][s],
+        versions=columns["versions"][s],
+        logprobs=columns["logp_behavior"][s],
+        entropy=columns["entropy"][s],
+        reward=None if np.isnan(reward) else reward,
+        terminated=bool(columns["terminated"][row]),
+        truncated=bool(columns["truncated"][row]),
+        turns=int(columns["turns"][row]),
+        version_complete=int(columns["version_complete"][row]),
+        rewards=columns["rewards"][s],
+        records={name[len(RECORD) :]: columns[name][s] for name in columns if name.startswith(RECORD)},
+    )
+
+
 def unpack(columns: Columns) -> list[Trajectory]:
-    """The trajectories again (``info`` is not kept)."""
-    ends = np.cumsum(columns["length"])
-    records = [name for name in columns if name.startswith("record.")]
-    out = []
-    for row, end in enumerate(ends):
-        s = slice(int(end - columns["length"][row]), int(end))
-        reward = float(columns["reward"][row])
-        out.append(
-            Trajectory(
-                id=int(columns["trajectory"][row]),
-                group=int(columns["group"][row]),
-                tokens=columns["tokens"][s],
-                mask=columns["mask"][s],
-                versions=columns["versions"][s],
-                logprobs=columns["logp_behavior"][s],
-                entropy=columns["entropy"][s],
-                reward=None if np.isnan(reward) else reward,
-                terminated=bool(columns["terminated"][row]),
-                truncated=bool(columns["truncated"][row]),
-                turns=int(columns["turns"][row]),
-                version_complete=int(columns["version_complete"][row]),
-                rewards=columns["rewards"][s],
-                records={name[7:]: columns[name][s] for name in records},
-            )
-        )
-    return out
+    """All trajectories, as views (``row_of``)."""
+    ends = np.cumsum(columns["length"]).tolist()
+    return [row_of(columns, row, end) for row, end in enumerate(ends)]
+
+
+def look_at(trajectory: Trajectory, columns: Columns, row: int) -> None:
+    """Let this trajectory, whoever holds it, look at its row in ``columns`` instead of keeping arrays of its own (or
+    its ``info``)."""
+    view = row_of(columns, row, int(columns["length"][: row + 1].sum()))
+    for name in ("tokens", "mask", "versions", "logprobs", "entropy"):
+        setattr(trajectory, name, getattr(view, name))
+    if trajectory.rewards is not None:
+        trajectory.rewards = view.rewards
+    trajectory.records = {name: view.records[name] for name in trajectory.records}
+    trajectory.info = {}
+
+
+def held_bytes(columns: Mapping[str, NDArray[Any]]) -> int:
+    """Bytes that these arrays keep alive: their own objects, and each buffer once, whole, however little of it they
+    look at."""
+    total, seen = sys.getsizeof(columns), set()
+    for array in columns.values():
+        total += sys.getsizeof(array)
+        owner: Any = array
+        while isinstance(owner, np.ndarray) and owner.base is not None:
+            owner = owner.base
+        if owner is not array and id(owner) not in seen:
+            seen.add(id(owner))
+            total += sys.getsizeof(owner)
+    return total
 
 
 def pack_completions(finished: Sequence[tuple[int, Completion]]) -> Columns:
@@ -124,7 +149,7 @@ def pack_completions(finished: Sequence[tuple[int, Completion]]) -> Columns:
     }
     names = set().union(*(c.records.keys() for _, c in finished))
     for name in sorted(names):
-        columns[f"record.{name}"] = np.concatenate([c.records[name] for _, c in finished if name in c.records])
+        columns[f"{RECORD}{name}"] = np.concatenate([c.records[name] for _, c in finished if name in c.records])
         columns[f"has.{name}"] = np.array([name in c.records for _, c in finished])
     return columns
 
@@ -135,7 +160,7 @@ def unpack_completions(columns: Columns) -> list[tuple[int, Completion]]:
     if not ids:
         return []
     lengths, finish = columns["length"].tolist(), columns["finish"].tolist()
-    names = [name[7:] for name in columns if name.startswith("record.")]
+    names = [name[len(RECORD) :] for name in columns if name.startswith(RECORD)]
     offsets = dict.fromkeys(names, 0)
     out, at = [], 0
     for row, (request, length) in enumerate(zip(ids, lengths, strict=True)):
@@ -145,7 +170,7 @@ def unpack_completions(columns: Columns) -> list[tuple[int, Completion]]:
         for name in names:
             if columns[f"has.{name}"][row]:
                 o = offsets[name]
-                records[name] = columns[f"record.{name}"][o : o + length]
+                records[name] = columns[f"{RECORD}{name}"][o : o + length]
                 offsets[name] = o + length
         out.append(
             (request, Completion(columns["tokens"][s], columns["logprobs"][s], columns["entropy"][s],

@@ -12,15 +12,19 @@ Pure: no clock, no I/O. The runtime tells what happens and logs what comes back.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from stretto.errors import InvariantError
-from stretto.pool.columns import Columns, concatenate, pack
+from stretto.pool.columns import concatenate, held_bytes, look_at
+from stretto.pool.group import Group
+from stretto.pool.schema import Columns
 from stretto.trajectory import Trajectory
 
+_VIEW_BYTES = sys.getsizeof(np.empty(1)[:0])
 FRESH = -1
 """``trained_at`` of a trajectory that has not trained."""
 
@@ -28,12 +32,29 @@ FRESH = -1
 @dataclass(slots=True)
 class PendingReward:
     """A trajectory that waits for its late reward. ``since``: when it was promised, seconds on the run's clock;
-    ``trained_at``: version of the step that trained it (``FRESH``: none yet); ``reward``: what has matured, or None."""
+    ``trained_at``: version of the step that trained it (``FRESH``: none yet); ``reward``: what has matured, or None;
+    ``columns``: its row, once it has trained and its group is gone."""
 
     trajectory: Trajectory
     since: float
     trained_at: int = FRESH
     reward: float | None = None
+    columns: Columns | None = None
+    nbytes: int = field(default=0, init=False, compare=False)
+    """All that it keeps alive, but for its group's columns; counted by the queue."""
+
+    def count(self) -> None:
+        """Count ``nbytes``."""
+        t = self.trajectory
+        views = _VIEW_BYTES * (5 + (t.rewards is not None) + len(t.records))
+        shell = sys.getsizeof(self) + sys.getsizeof(t) + sys.getsizeof(t.records) + views
+        self.nbytes = shell + (0 if self.columns is None else held_bytes(self.columns))
+
+    def trained(self, version: int, columns: Columns) -> None:
+        """The step that started at ``version`` has trained it; ``columns`` are its row."""
+        self.trained_at, self.columns = version, columns
+        look_at(self.trajectory, columns, 0)
+        self.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +78,8 @@ class DelayedRewards:
         self._pending: dict[int, PendingReward] = {}
         self._taken = StepRewards({}, [])
         self.promised = self.in_time = self.returned = self.dropped = 0
+        self.nbytes = 0
+        """All that those who wait keep alive, but for the columns of groups that wait in the pool."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -86,6 +109,8 @@ class DelayedRewards:
             raise InvariantError(f"trajectory {id} promises a second late reward")
         self._pending[id] = pending
         self.promised += 1
+        pending.count()
+        self.nbytes += pending.nbytes
 
     def mature(self, id: int, reward: float) -> bool:
         """The late reward of this trajectory is there. False if nobody waits for it (it was dropped): others are not
@@ -100,7 +125,7 @@ class DelayedRewards:
 
     def drop(self, ids: Iterable[int]) -> list[int]:
         """These wait no longer; returns those that did."""
-        gone = [id for id in ids if self._pending.pop(id, None) is not None]
+        gone = [id for id in ids if self._pop(id)]
         self.dropped += len(gone)
         return gone
 
@@ -121,16 +146,26 @@ class DelayedRewards:
         )
         return self._taken
 
-    def step_ended(self, fresh: Iterable[int], version: int) -> None:
+    def step_ended(self, fresh: Iterable[Group], version: int) -> None:
         """The step that started at ``version`` has trained ``fresh`` and what was taken."""
         taken, self._taken = self._taken, StepRewards({}, [])
         for id in [*taken.in_time, *(p.trajectory.id for p in taken.returned)]:
-            self._pending.pop(id, None)
+            self._pop(id)
         self.in_time += len(taken.in_time)
         self.returned += len(taken.returned)
-        for id in fresh:
-            if (pending := self._pending.get(id)) is not None:
-                pending.trained_at = version
+        for group in fresh:
+            for row, id in enumerate(group.ids):
+                if (pending := self._pending.get(id)) is not None:
+                    self.nbytes -= pending.nbytes
+                    pending.trained(version, group.row(row))
+                    self.nbytes += pending.nbytes
+
+    def _pop(self, id: int) -> bool:
+        """Take it out; was it there?"""
+        pending = self._pending.pop(id, None)
+        if pending is not None:
+            self.nbytes -= pending.nbytes
+        return pending is not None
 
     def step_failed(self, fresh: Iterable[int]) -> list[int]:
         """The step was skipped and its batch is lost: so is what was taken, and what its trajectories waited for."""
@@ -147,7 +182,7 @@ def with_late(fresh: Columns, taken: StepRewards) -> Columns:
     if not taken.returned:
         return {**fresh, **late}
     back: Sequence[PendingReward] = taken.returned
-    old = pack([p.trajectory for p in back])
+    old = concatenate([p.columns for p in back if p.columns is not None])
     again = _row_columns(
         old["reward"], np.array([p.reward for p in back], np.float64), np.array([p.trained_at for p in back], np.int64)
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.pool.columns import Columns
+from stretto.pool.schema import Columns
 
 Floats = NDArray[np.float64]
 

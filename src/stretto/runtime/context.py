@@ -12,6 +12,7 @@ from stretto.control.hooks import Rules
 from stretto.control.view import View
 from stretto.envs.base import Environment
 from stretto.learner.result import StepResult
+from stretto.pool.group import Group
 from stretto.pool.old_logprobs import OldLogprobs
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
@@ -20,7 +21,6 @@ from stretto.runtime.inputs import Inputs
 from stretto.runtime.late import LateRewards
 from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, LearnerHandle
-from stretto.trajectory import Group
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stretto.components import said_where
-from stretto.errors import ConfigError, StrettoError, cause
+from stretto.errors import StrettoError, cause
+from stretto.pool.group import Group
 from stretto.pool.pool import Pool
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.context import RunContext
 from stretto.runtime.groups import GroupLimits, Groups
 from stretto.runtime.workers.base import EngineHandle
-from stretto.trajectory import Group, Trajectory
 
 _REASONS = 3
 _REASON_CHARACTERS = 300
@@ -56,7 +56,7 @@ class Dispatcher:
         self.groups = Groups(
             env=context.env,
             limits=GroupLimits(self._c.group_size, deadlines.rollout_s, deadlines.group_s, workers.replace_failed),
-            rule=context.rules.filter,
+            rules=context.rules,
             log=context.log,
             version=published,
             make_client=self._client,
@@ -71,6 +71,11 @@ class Dispatcher:
     def exhausted(self) -> bool:
         """Has every task of the data been handed out?"""
         return self._ctx.tasks_in_all is not None and self.next_task >= self._ctx.tasks_in_all
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the groups that wait to be trained, and of the trajectories that wait for a late reward."""
+        return self.pool.nbytes + (0 if self._ctx.late is None else self._ctx.late.queue.nbytes)
 
     def wake(self) -> None:
         """Something changed: pump once, soon."""
@@ -103,7 +108,7 @@ class Dispatcher:
                 return
             if limit is not None and ctx.view.running_trajectories + self._c.group_size > limit:
                 return  # the trajectories of a group start together
-            if self.pool.nbytes > self._c.pool_limit_mib << 20 and len(self.pool) >= ctx.view.batch:
+            if self.held_bytes > self._c.pool_limit_mib << 20 and len(self.pool) >= ctx.view.batch:
                 return
             admits = ctx.rules.admission.decide
             name = ctx.rules.router.route(ctx.view, [v for v in ctx.view.versions if admits(ctx.view, v) > 0])
@@ -128,8 +133,6 @@ class Dispatcher:
         ctx = self._ctx
         for change in ctx.rules.elastic.decide(ctx.view):
             ctx.log.emit("RoleChanged", worker=change.engine, active=change.active)
-        if ctx.rules.preemption.decide(ctx.view):
-            raise ConfigError("control.preemption: this runtime can't pause or move trajectories yet")
 
     def _client(self, trajectory: int, group: int, engine: EngineHandle, pin: int | None, replay: Any) -> RolloutClient:
         ctx = self._ctx
@@ -140,13 +143,6 @@ class Dispatcher:
         )  # fmt: skip
 
     def _group_ready(self, group: Group) -> None:
-        keep = self._ctx.rules.loss_mask.keep
-        for trajectory in group.trajectories:
-            chosen = keep(trajectory.policy_tokens, trajectory.turns)
-            if chosen != slice(None):
-                at = trajectory.mask.nonzero()[0][chosen]
-                trajectory.mask = trajectory.mask & False
-                trajectory.mask[at] = True
         self._failed_in_a_row = self.filtered_in_a_row = 0
         self._filtered_said = _MANY_BATCHES * self._c.prompts_per_step
         self._reasons.clear()
@@ -183,25 +179,21 @@ class Dispatcher:
         """End what the pool rule rejects."""
         ctx = self._ctx
         for group in self.pool.take(list(ctx.rules.pool.evict(ctx.view))):
-            self.end_group(group.id, group.trajectories, "rejected", "control.pool")
+            self.end_group(group.id, group.ids, group.policy_steps, "rejected", "control.pool")
 
-    def end_group(
-        self, group: int, done: list[Trajectory], ending: str, reason: str, open_: Sequence[int] = ()
-    ) -> None:
-        """Log the end of a whole group that doesn't train."""
-        self._ctx.log.emit(
-            "TrajEnd", traj=[*(t.id for t in done), *open_], ending=ending, reason=reason,
-            tokens=sum(t.policy_tokens for t in done), group=group, group_over=True,
-        )  # fmt: skip
+    def end_group(self, group: int, ids: Sequence[int], tokens: int, ending: str, reason: str) -> None:
+        """Log the end of a whole group that doesn't train: of these trajectories, with so many tokens sampled."""
+        self._ctx.log.emit("TrajEnd", traj=ids, ending=ending, reason=reason, tokens=tokens, group=group,
+                           group_over=True)  # fmt: skip
 
     def abandon(self, reason: str) -> None:
         """End everything that is open as cancelled."""
         self.groups.cancel_all(reason)
         for group in self.pool.take([g.id for g in self.pool.groups()]):
-            self.end_group(group.id, group.trajectories, "cancelled", reason)
+            self.end_group(group.id, group.ids, group.policy_steps, "cancelled", reason)
         training = self._ctx.view.open_ids
         if training:
-            tokens = sum(t.policy_tokens for group in self.training for t in group.trajectories)
+            tokens = sum(group.policy_steps for group in self.training)
             self._ctx.log.emit("TrajEnd", traj=training, ending="cancelled", reason=reason, tokens=tokens)
         if self._ctx.late is not None:
             self._ctx.late.abandon(reason)

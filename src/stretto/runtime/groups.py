@@ -14,17 +14,18 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.control.hooks import Filter
+from stretto.control.hooks import Rules
 from stretto.envs.base import Environment, Task
 from stretto.envs.verifiers import normalize
 from stretto.errors import ConfigError, InvariantError
+from stretto.pool.group import Group
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.events import EventLog, version_runs
 from stretto.runtime.failures import Failures
 from stretto.runtime.members import MEMBERS, GroupLimits, Member, RunningGroup
 from stretto.runtime.timeout_queue import TimeoutQueue
 from stretto.runtime.workers.base import EngineHandle
-from stretto.trajectory import Completion, Group, Trajectory
+from stretto.trajectory import Completion, Trajectory
 
 _id = attrgetter("id")
 
@@ -44,7 +45,7 @@ class Groups:
         *,
         env: Environment,
         limits: GroupLimits,
-        rule: Filter,
+        rules: Rules,
         log: EventLog,
         version: Callable[[], int],
         make_client: Callable[..., RolloutClient],
@@ -55,7 +56,7 @@ class Groups:
         promised: Callable[[Task, Trajectory], None] | None = None,
     ) -> None:
         self._promised = promised
-        self._env, self._limits, self._rule, self._log = env, limits, rule, log
+        self._env, self._limits, self._rules, self._log = env, limits, rules, log
         self._version, self._make_client = version, make_client
         self._ended, self._ready, self._failed, self._fatal = ended, ready, failed, fatal
         self.running: dict[int, RunningGroup] = {}
@@ -150,6 +151,7 @@ class Groups:
         finite = np.isfinite(trajectory.logprobs)
         if np.count_nonzero(finite) < len(finite):
             self._leave_out(trajectory, trajectory.mask & ~finite, group.engine.name)
+        trajectory.train_only(self._rules.loss_mask.keep(trajectory.policy_tokens, trajectory.turns))
         sampled = trajectory.versions[trajectory.mask]
         tokens, runs = len(sampled), version_runs(sampled)
         member.tokens = tokens
@@ -284,17 +286,15 @@ class Groups:
             self._end_group(group, valid, "failed", reason)
             self._failed(group.id, reason, group.reasons)
             return
-        dropped = self._rule.drop([float(t.reward) for t in valid if t.reward is not None])
+        dropped = self._rules.filter.drop([float(t.reward) for t in valid if t.reward is not None])
         if dropped is not None:
             self._end_group(group, valid, "filtered", dropped)
             self._failed(group.id, "", Counter({dropped: 1}))
             return
         version = self._version()
-        for trajectory in valid:
-            trajectory.version_complete = version
         self._log.emit("GroupReady", group=group.id, version=version, traj=[t.id for t in valid],
                        tokens=sum(m.tokens for m in group.members if m.result is not None))  # fmt: skip
-        self._ready(Group(group.id, valid, group.version, version))
+        self._ready(Group.of(group.id, valid, group.version, version))
 
     def _end_group(self, group: RunningGroup, valid: list[Trajectory], ending: str, reason: str) -> None:
         self._log.emit("TrajEnd", traj=[t.id for t in valid], ending=ending, reason=reason,

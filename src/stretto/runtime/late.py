@@ -7,7 +7,7 @@ that await ``Environment.late_reward``, and the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stretto.envs.base import Environment, Task
@@ -15,8 +15,9 @@ from stretto.envs.counter import mix
 from stretto.envs.verifiers import normalize
 from stretto.errors import ConfigError, InvariantError, StrettoError
 from stretto.kernel.metrics import Metric, Section, declare
-from stretto.pool.columns import Columns
+from stretto.pool.group import Group
 from stretto.pool.late import DelayedRewards, PendingReward, with_late
+from stretto.pool.schema import Columns
 from stretto.runtime.clock import Sleep
 from stretto.runtime.events import Event, EventLog
 from stretto.runtime.failures import Failures
@@ -153,11 +154,13 @@ class LateRewards:
             "tokens": sum(p.trajectory.policy_tokens for p in back),
         }}  # fmt: skip
 
-    def step_ended(self, fresh: Collection[int], version: int, skipped: bool) -> dict[str, float]:
+    def step_ended(self, fresh: Sequence[Group], version: int, skipped: bool) -> dict[str, float]:
         """The step that started at ``version`` is over; ``skipped``: its batch is lost. Returns the ledger so far as
         metrics ``late/<count>``."""
         if skipped:
-            self._log_dropped(self.queue.step_failed(fresh), "the step was skipped")
+            self._log_dropped(
+                self.queue.step_failed([id for group in fresh for id in group.ids]), "the step was skipped"
+            )
         else:
             self.queue.step_ended(fresh, version)
         return OWN.checked({f"late/{name}": float(count) for name, count in self.queue.counts.items()})

@@ -28,12 +28,16 @@ from safetensors.numpy import load, save
 
 from stretto.config.schema import RunConfig
 from stretto.errors import CheckpointError, StrettoError
-from stretto.pool.columns import Columns, pack, pack_completions, unpack, unpack_completions
-from stretto.pool.late import FRESH, PendingReward
+from stretto.pool.columns import concatenate, pack, pack_completions, unpack, unpack_completions
+from stretto.pool.group import Group
+from stretto.pool.late import PendingReward
+from stretto.pool.pool import columns_of
+from stretto.pool.schema import Columns
 from stretto.runtime.inputs import Inputs, prompt_of
 from stretto.runtime.logfile import GZIP, PLAIN
 from stretto.runtime.members import RunningGroup, snapshot_member
-from stretto.trajectory import Completion, Group, Trajectory
+from stretto.runtime.saved import SavedGroup, late_rewards, ready_groups, running_group
+from stretto.trajectory import Completion
 
 FORMAT = 3
 """2: late rewards. 3: today's names of records and settings."""
@@ -58,22 +62,6 @@ class Snapshot:
     late_counts: dict[str, int] = field(default_factory=dict)
     old_logprobs: Columns | None = None
     inputs: Inputs = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedGroup:
-    """A group that was unfinished: members that were done, and what the open ones had sampled. ``prompt``: its
-    fingerprint; None if an older Stretto saved it."""
-
-    id: int
-    version: int
-    prompt: str | None
-    pin: int | None
-    """The one version that served it; its weights are gone now."""
-    replaced: int
-    created: int
-    done: list[Trajectory]
-    open: dict[int, list[Completion]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +145,7 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
         "clock_s": state.clock_s,
         "offsets": state.offsets,
         "ready": [
-            {"id": g.id, "version": g.version_dispatch, "complete": g.version_complete, "size": len(g.trajectories)}
+            {"id": g.id, "version": g.version_dispatch, "complete": g.version_complete, "size": len(g)}
             for g in state.ready
         ],
         "running": running,
@@ -172,11 +160,11 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
     if saved_members:
         partial["finish"] = np.array([_FINISH.index(c.finish) for _, c in saved_members], np.int8)
     arrays = {
-        "ready.safetensors": pack([t for g in state.ready for t in g.trajectories]),
+        "ready.safetensors": columns_of(state.ready),
         "done.safetensors": pack(done),
         "partial.safetensors": partial,
         **({} if state.old_logprobs is None else {_OLD: state.old_logprobs}),
-        "late.safetensors": pack([p.trajectory for p in state.late if p.trained_at != FRESH]),
+        "late.safetensors": concatenate([p.columns for p in state.late if p.columns is not None]),
     }
     return arrays, manifest
 
@@ -248,14 +236,14 @@ def load_checkpoint(path: Path) -> Restored:
                 raise CheckpointError(f"{path / name} is missing. {_other(path)}")
             if _fingerprint(path / name) != expected:
                 raise CheckpointError(f"{path / name} is not what was saved (size or checksum differ). {_other(path)}")
-        ready = unpack(load((path / "ready.safetensors").read_bytes()))
+        ready = load((path / "ready.safetensors").read_bytes())
         done = unpack(load((path / "done.safetensors").read_bytes()))
         partial_columns = dict(load((path / "partial.safetensors").read_bytes()))
         if "finish" in partial_columns:
             partial_columns["finish"] = np.array([_FINISH[i] for i in partial_columns["finish"]])
         partial_completions = [c for _, c in unpack_completions(partial_columns)]
-        groups = [_group(entry, ready) for entry in manifest["ready"]]
-        running = [_saved_group(entry, done, partial_completions) for entry in manifest["running"]]
+        groups = ready_groups(manifest["ready"], ready)
+        running = [running_group(entry, done, partial_completions) for entry in manifest["running"]]
         return Restored(
             version=manifest["version"],
             next_task=manifest["next_task"],
@@ -265,7 +253,7 @@ def load_checkpoint(path: Path) -> Restored:
             old_logprobs=dict(load((path / _OLD).read_bytes())) if _OLD in manifest["files"] else None,
             ready=groups,
             running=running,
-            late=_late(path, manifest["late"], [t for g in groups for t in g.trajectories]
+            late=late_rewards(path, manifest["late"], [t for g in groups for t in g.trajectories()]
                        + [t for g in running for t in g.done]),
             late_counts=manifest["late_counts"],
             inputs=manifest["inputs"],
@@ -298,22 +286,3 @@ def set_aside_newer(checkpoint: Path) -> None:
 def _other(path: Path) -> str:
     others = [str(p) for p in _complete(path.parent) if p != path]
     return f"Resume from another one: {others[-1]}" if others else "There is no other checkpoint in this run"
-
-
-def _group(entry: dict[str, Any], trajectories: list[Trajectory]) -> Group:
-    members = [trajectories.pop(0) for _ in range(entry["size"])]
-    return Group(entry["id"], members, entry["version"], entry["complete"])
-
-
-def _late(path: Path, entries: list[dict[str, Any]], untrained: list[Trajectory]) -> list[PendingReward]:
-    if not entries:
-        return []
-    known = {t.id: t for t in [*untrained, *unpack(load((path / "late.safetensors").read_bytes()))]}
-    return [PendingReward(known[e["trajectory"]], e["since"], e["trained_at"], e["reward"]) for e in entries]
-
-
-def _saved_group(entry: dict[str, Any], done: list[Trajectory], partial_completions: list[Completion]) -> SavedGroup:
-    finished = [done.pop(0) for _ in range(entry["done"])]
-    open_ = {m["trajectory"]: [partial_completions.pop(0) for _ in range(m["completions"])] for m in entry["open"]}
-    return SavedGroup(entry["id"], entry["version"], entry["prompt"], entry["pin"], entry["replaced"],
-                      entry["created"], finished, open_)  # fmt: skip

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from stretto.errors import InvariantError
-from stretto.pool.columns import Columns, pack
+from stretto.pool.columns import pack
 from stretto.pool.old_logprobs import OldLogprobs
+from stretto.pool.schema import Columns
 from stretto.records import UNRECORDED
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
@@ -132,7 +133,7 @@ class OldLogprobScorer:
                 elif not member.over and (so_far := unfinished(member, partial_completions)) is not None:
                     yield so_far
         for ready in self._dispatcher.pool.groups():
-            yield from ready.trajectories
+            yield from ready.trajectories()
 
     def _segment(self, t: Trajectory, before: int) -> Trajectory | None:
         """The trajectory up to its last token below ``before``; its mask holds those that aren't scored."""

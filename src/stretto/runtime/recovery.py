@@ -10,7 +10,8 @@ from stretto.errors import CheckpointError
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.inputs import prompt_of
-from stretto.runtime.manifest import Restored, SavedGroup, Snapshot, save_checkpoint
+from stretto.runtime.manifest import Restored, Snapshot, save_checkpoint
+from stretto.runtime.saved import SavedGroup
 
 
 async def checkpoint(ctx: RunContext, dispatcher: Dispatcher) -> None:
@@ -57,15 +58,15 @@ def restore_groups(ctx: RunContext, dispatcher: Dispatcher, restored: Restored) 
         dispatcher.pool.add(group)
     excess = _excess(ctx, restored)
     for group in dispatcher.pool.take([g.id for g in restored.ready if g.id in excess]):
-        dispatcher.end_group(group.id, group.trajectories, "cancelled", "max_steps was lowered")
+        dispatcher.end_group(group.id, group.ids, group.policy_steps, "cancelled", "max_steps was lowered")
     for saved in restored.running:
         if saved.id in excess:
-            dispatcher.end_group(saved.id, saved.done, "cancelled", "max_steps was lowered", list(saved.open))
+            dispatcher.end_group(saved.id, saved.ids, saved.tokens, "cancelled", "max_steps was lowered")
             continue
         task = ctx.env.task(saved.id)
-        if saved.prompt is not None and saved.prompt != prompt_of(task):
+        if saved.prompt != prompt_of(task):
             _other_prompt(ctx, saved)
-            dispatcher.end_group(saved.id, saved.done, "cancelled", "its prompt is another one now", list(saved.open))
+            dispatcher.end_group(saved.id, saved.ids, saved.tokens, "cancelled", "its prompt is another one now")
             continue
         name = ctx.rules.router.route(ctx.view, ctx.view.versions)
         assert name is not None, "all engines have a version after the first publish"
@@ -103,7 +104,7 @@ def _excess(ctx: RunContext, restored: Restored) -> set[int]:
 def _kept(restored: Restored) -> Iterator[int]:
     """Trajectories that have tokens after the resume; the others start over."""
     for group in restored.ready:
-        yield from (t.id for t in group.trajectories)
+        yield from group.ids
     for saved in restored.running:
         yield from (t.id for t in saved.done)
         yield from (i for i, completions in saved.open.items() if completions)

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import ConfigError, DeadlockError, InvariantError
+from stretto.errors import DeadlockError, InvariantError
 from stretto.kernel.metrics import Metric, Section, declare, joined
 from stretto.learner.result import StepResult
-from stretto.pool.columns import Columns, concatenate
+from stretto.pool.group import Group
+from stretto.pool.pool import columns_of
+from stretto.pool.schema import Columns
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.old_logprob_scorer import OldLogprobScorer
 from stretto.runtime.publish import Publisher
-from stretto.trajectory import Group, Trajectory
 
 OWN = declare(
     __name__,
@@ -65,10 +66,10 @@ class TrainLoop:
         )
         if ids is None:
             return False
-        waiting = {group.id: group for group in self._dispatcher.pool.groups()}
-        if missing := [i for i in ids if i not in waiting]:
+        pool = self._dispatcher.pool
+        if missing := [i for i in ids if i not in pool]:
             raise InvariantError(f"control.batch chose groups {missing}, which are not in the pool")
-        await self._train([waiting[i] for i in ids])
+        await self._train(pool.get(ids))
         return True
 
     async def _next_batch(self) -> list[int] | None:
@@ -100,10 +101,8 @@ class TrainLoop:
     async def _train(self, groups: list[Group]) -> None:
         ctx, c = self._ctx, self._c
         version = ctx.view.version
-        trajectories = [t for group in groups for t in group.trajectories]
-        columns = concatenate([group.columns for group in groups if group.columns is not None])
-        if len(ctx.rules.streaming.portions(ctx.view, [g.id for g in groups])) != 1:
-            raise ConfigError("control.streaming asks for several portions; this learner takes a batch whole")
+        columns = columns_of(groups)
+        ids = [id for group in groups for id in group.ids]
         staleness = _staleness(columns, version, c.lag_bound)
         late: dict[str, Any] = {}
         tokens = int(columns["mask"].sum())
@@ -117,7 +116,7 @@ class TrainLoop:
             step=version,
             version=version,
             groups=[g.id for g in groups],
-            traj=[t.id for t in trajectories],
+            traj=ids,
             tokens=tokens,
             staleness=staleness,
             **late,
@@ -135,11 +134,10 @@ class TrainLoop:
             metrics = joined(metrics, OWN.checked({"old_policy/stall_s": self._stall_s + stepped.fill_s}))
             self._stall_s = 0.0
         if ctx.late is not None:
-            late_counts = ctx.late.step_ended([t.id for t in trajectories], version, stepped.skipped)
-            metrics = joined(metrics, late_counts)
+            metrics = joined(metrics, ctx.late.step_ended(groups, version, stepped.skipped))
         ctx.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=metrics)
         if stepped.skipped:
-            self._skipped(trajectories, stepped)
+            self._skipped(ids, tokens, stepped)
         elif stepped.staging is not None:
             self._publisher.offer(stepped.version, stepped.staging)
             if self._old_scorer is not None:
@@ -150,11 +148,11 @@ class TrainLoop:
         self._loop.call_soon(ctx.log.step_ended)
         self._dispatcher.wake()
 
-    def _skipped(self, trajectories: list[Trajectory], stepped: StepResult) -> None:
+    def _skipped(self, ids: list[int], tokens: int, stepped: StepResult) -> None:
         """The gradient wasn't finite: weights as before, the batch is lost. Too many in a row end the learner."""
         self._ctx.log.emit("Fault", where="learner", what=stepped.reason)
-        self._ctx.log.emit("TrajEnd", traj=[t.id for t in trajectories], ending="failed", reason="non-finite gradient: "
-                         "the step was skipped", tokens=sum(t.policy_tokens for t in trajectories))  # fmt: skip
+        self._ctx.log.emit("TrajEnd", traj=ids, ending="failed", reason="non-finite gradient: "
+                         "the step was skipped", tokens=tokens)  # fmt: skip
 
     def _describe(self) -> str:
         view = self._ctx.view

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from stretto.errors import InvariantError, WorkerError
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
-from stretto.pool.columns import Columns
+from stretto.pool.schema import Columns
 from stretto.rollout.types import Report, Request, empty_completion
 from stretto.runtime.events import UNLOGGED, EventLog
 from stretto.totals import Totals

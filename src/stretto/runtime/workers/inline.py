@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
-from stretto.pool.columns import Columns
+from stretto.pool.schema import Columns
 from stretto.rollout.types import Engine, Report, Request
 from stretto.runtime.events import EventLog
 from stretto.runtime.waits import Waits

@@ -1,0 +1,55 @@
+"""Rules whose answers the loop acts on, in whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from stretto.control.hooks import RoleChange, build_rules
+from stretto.control.view import View
+
+from .harness import Wired, assert_clean, configure, of, simulate
+
+SMALL = ("prompts_per_step=4", "group_size=2", "engine.max_num_seqs=8", "engine.count=2", "lag_bound=2", "max_steps=12",
+         "simulation.prompt_tokens=10", "simulation.lengths.kind=lognormal", "simulation.lengths.mean=40")  # fmt: skip
+
+
+class Rest:
+    """The second engine rests from version 2 to 5."""
+
+    def decide(self, view: View) -> Sequence[RoleChange]:
+        engine = view.engines.get("engine-1")
+        wanted = not 2 <= view.version < 5
+        return [] if engine is None or engine.up == wanted else [RoleChange("engine-1", wanted)]
+
+
+class Half:
+    """Half of what was sampled trains."""
+
+    def keep(self, tokens: int, turns: int) -> slice:
+        return slice(tokens // 2, None)
+
+
+def test_an_engine_that_rests_gets_no_work_and_the_newest_weights_when_it_is_back(tmp_path: Path) -> None:
+    config = configure(*SMALL)
+    events = Wired(config, tmp_path, rules=replace(build_rules(config), elastic=Rest())).run()
+    assert_clean(events)
+    away, back = (e["t"] for e in of(events, "RoleChanged"))
+    served = [e["t"] for e in of(events, "Submitted") if e["engine"] == "engine-1"]
+    assert not [t for t in served if away < t < back]
+    assert [t for t in served if t > back]
+    loaded = [e["version"] for e in of(events, "Loaded") if e["worker"] == "engine-1"]
+    assert 4 not in loaded
+    assert max(loaded) == 12
+
+
+def test_tokens_that_are_left_out_of_the_loss_count_nowhere_in_the_log(tmp_path: Path) -> None:
+    config = configure(*SMALL)
+    events = Wired(config, tmp_path, rules=replace(build_rules(config), loss_mask=Half())).run()
+    assert_clean(events)
+    sampled = sum(e["tokens"] for e in of(events, "Busy"))
+    trained = sum(e["tokens"] for e in of(events, "StepStart"))
+    assert 0.3 * sampled < trained < 0.6 * sampled
+    _, whole = simulate(tmp_path / "whole", *SMALL)
+    assert sum(e["tokens"] for e in of(whole, "StepStart")) > 0.8 * sum(e["tokens"] for e in of(whole, "Busy"))
