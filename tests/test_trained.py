@@ -57,7 +57,7 @@ def test_samples_tasks_temperature_and_data_can_be_chosen(trained: Path, tmp_pat
     with pytest.raises(DataError, match="no such file or directory"):
         invoke("eval", trained, "--data", tmp_path / "none.jsonl")
     (tmp_path / "rows.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match="unknown option 'eval_path'"):
+    with pytest.raises(ConfigError, match="reads no file"):
         invoke("eval", trained, "--data", tmp_path / "rows.jsonl")
 
 
