@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from stretto.runtime.logfile import stream_events
+from stretto.kernel.logfile import stream_events
 
 STEPS, QUICK = 200_000, 20_000
 BAR = 1.05

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.models.logp import token_logp
 from stretto.objectives import names
 from stretto.objectives.table import example

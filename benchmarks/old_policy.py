@@ -30,8 +30,8 @@ from typing import Any
 import torch
 
 from stretto.config.load import apply_overrides, validate
-from stretto.launch import launch
-from stretto.runtime.events import Event, read_events
+from stretto.kernel.events import Event, read_events
+from stretto.run.launch import launch
 
 ROUTES = ("snapshots", "old_model", "interrupt", "recompute", "ewma", "proxy")
 BASE = {"response": 16, "lag": 4, "step_s": 0.2}

@@ -31,9 +31,9 @@ from stretto.config.load import load_config
 from stretto.config.schema import RunConfig
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.build import build_environment
+from stretto.kernel.events import read_events
 from stretto.models.resolve import resolve_model
 from stretto.models.tokenizer import light_tokenizer
-from stretto.runtime.events import read_events
 
 HERE = Path(__file__).parent
 MEDIAN_S, SIGMA = 0.5, 0.5
@@ -164,10 +164,10 @@ def learner_alone(config: RunConfig, model_dir: Path, seconds: float, go: Any, o
     import torch
 
     torch.set_num_threads(1)
+    from stretto.data.columns import pack
+    from stretto.data.trajectory import Transcript
     from stretto.learner.build import build_learner
-    from stretto.pool.columns import pack
     from stretto.rollout.build import build_engine
-    from stretto.trajectory import Transcript
     from stretto.weights.store import WeightStore
 
     learner = build_learner(model_dir, config, 10**9)

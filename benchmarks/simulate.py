@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from stretto.config.load import apply_overrides, validate
-from stretto.launch import launch
-from stretto.runtime.events import Event, read_events
-from stretto.runtime.logfile import stream_events
+from stretto.kernel.events import Event, read_events
+from stretto.kernel.logfile import stream_events
+from stretto.run.launch import launch
 from stretto.simulation.queueing import mean_staleness
 
 EVENTS_BAR = 50_000.0

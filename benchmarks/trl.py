@@ -33,8 +33,8 @@ from typing import Any
 
 from stretto.config.load import load_config
 from stretto.envs.build import build_environment
+from stretto.kernel.events import Event, read_events
 from stretto.models.resolve import resolve_model
-from stretto.runtime.events import Event, read_events
 
 BAR = 3.0
 LAG_BOUND = 2

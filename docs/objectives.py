@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # as a script it is there alread
 
 from reference import cell, default_of
 
-from stretto.components import options_of, type_text
-from stretto.errors import DataError
+from stretto.kernel.components import options_of, type_text
+from stretto.kernel.errors import DataError
 from stretto.objectives import REGISTRY, names
 from stretto.objectives.base import Objective
 from stretto.objectives.describe import describe

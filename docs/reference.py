@@ -14,13 +14,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from stretto.components import options_of, type_text
 from stretto.config.rewards import RewardFunction
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component
 from stretto.control.hooks import HOOKS
 from stretto.envs.base import ENVIRONMENTS
 from stretto.envs.verifiers import VERIFIERS
+from stretto.kernel.components import options_of, type_text
 from stretto.objectives import REGISTRY
 
 TARGET = Path(__file__).with_name("config.md")

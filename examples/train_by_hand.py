@@ -16,20 +16,20 @@ from collections.abc import Sequence
 
 from stretto.config.learner import LearnerConfig
 from stretto.config.sections import SFT, EngineConfig
+from stretto.data.columns import pack
+from stretto.data.trajectory import Trajectory
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.base import Task
 from stretto.envs.scoring import InlineScoring
+from stretto.kernel.events import EventLog
 from stretto.learner.learner import Learner
 from stretto.models.tiny import build_tiny
 from stretto.models.tokenizer import light_tokenizer
 from stretto.objectives import get
-from stretto.pool.columns import pack
 from stretto.rollout.build import build_engine
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.client import RolloutClient
-from stretto.runtime.events import EventLog
 from stretto.runtime.workers.inline import InlineEngine
-from stretto.trajectory import Trajectory
 
 LAG = 2  # versions: the hard bound on staleness
 PROMPTS, GROUP = 16, 8  # a batch: so many prompts, so many answers to each

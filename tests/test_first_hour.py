@@ -10,7 +10,7 @@ import pytest
 from stretto import cli
 from stretto.config.load import load_config
 from stretto.envs.data import Data
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.objectives.describe import NEEDS, describe, prose, summaries
 from stretto.observe.samples import lines_of
 
@@ -27,10 +27,10 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 def test_data_for_an_environment_without_files_is_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stretto.trained import Trained
+    from stretto.run.trained import Trained
 
     found = Trained(load_config("quickstart", []), tmp_path, None, None)
-    monkeypatch.setattr("stretto.trained.find", lambda *_: found)
+    monkeypatch.setattr("stretto.run.trained.find", lambda *_: found)
     said = refused(capsys, monkeypatch, "eval", str(tmp_path), "--data", str(tmp_path))
     assert "env.name = 'arithmetic', which makes its own tasks" in said
     assert "--data is for env.name = 'data'" in said

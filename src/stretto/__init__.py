@@ -10,47 +10,47 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stretto.batch import TokenBatch as TokenBatch
     from stretto.config.load import load_config as load_config
     from stretto.config.schema import RunConfig as RunConfig
+    from stretto.data.batch import TokenBatch as TokenBatch
+    from stretto.data.totals import Totals as Totals
+    from stretto.data.trajectory import Completion as Completion
+    from stretto.data.trajectory import Trajectory as Trajectory
+    from stretto.data.trajectory import Transcript as Transcript
     from stretto.envs.base import Client as Client
     from stretto.envs.base import Environment as Environment
     from stretto.envs.base import LateClient as LateClient
     from stretto.envs.base import Task as Task
-    from stretto.errors import ConfigError as ConfigError
-    from stretto.errors import DataError as DataError
-    from stretto.errors import StrettoError as StrettoError
+    from stretto.kernel.errors import ConfigError as ConfigError
+    from stretto.kernel.errors import DataError as DataError
+    from stretto.kernel.errors import StrettoError as StrettoError
+    from stretto.kernel.events import read_events as read_events
     from stretto.objectives.base import Objective as Objective
     from stretto.objectives.loss import Loss as Loss
     from stretto.observe.checker import check_run as check_run
     from stretto.observe.metrics import read_metrics as read_metrics
-    from stretto.runtime.events import read_events as read_events
-    from stretto.totals import Totals as Totals
-    from stretto.trajectory import Completion as Completion
-    from stretto.trajectory import Trajectory as Trajectory
-    from stretto.trajectory import Transcript as Transcript
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Client": "envs.base",
-    "Completion": "trajectory",
-    "ConfigError": "errors",
-    "DataError": "errors",
+    "Completion": "data.trajectory",
+    "ConfigError": "kernel.errors",
+    "DataError": "kernel.errors",
     "Environment": "envs.base",
     "LateClient": "envs.base",
     "Loss": "objectives.loss",
     "Objective": "objectives.base",
     "RunConfig": "config.schema",
-    "StrettoError": "errors",
+    "StrettoError": "kernel.errors",
     "Task": "envs.base",
-    "TokenBatch": "batch",
-    "Totals": "totals",
-    "Trajectory": "trajectory",
-    "Transcript": "trajectory",
+    "TokenBatch": "data.batch",
+    "Totals": "data.totals",
+    "Trajectory": "data.trajectory",
+    "Transcript": "data.trajectory",
     "check_run": "observe.checker",
     "load_config": "config.load",
-    "read_events": "runtime.events",
+    "read_events": "kernel.events",
     "read_metrics": "observe.metrics",
 }
 """The module of each name."""

@@ -18,7 +18,7 @@ from stretto.control.publish import EveryK
 from stretto.control.router import LeastLoaded
 from stretto.control.version_pinning import Pinned
 from stretto.control.view import View
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 from .drive import complete, end_step, start_step, submit, view_of
 

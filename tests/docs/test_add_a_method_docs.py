@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from blocks import DOCS, blocks
 
-from stretto.runtime.events import read_events
+from stretto.kernel.events import read_events
 
 PAGE = "add-a-method.md"
 ROOT = DOCS.parent

@@ -12,9 +12,9 @@ import pytest
 import typer
 from blocks import DOCS
 
-from stretto.checks import check
 from stretto.cli.app import app
 from stretto.config.load import load_config
+from stretto.run.checks import check
 
 
 def script() -> ModuleType:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from stretto.envs.counter import mix
+from stretto.data.counter import mix
+from stretto.data.trajectory import Completion, Transcript
 from stretto.envs.scoring import InlineScoring
-from stretto.trajectory import Completion, Transcript
 
 
 class ScriptedClient:

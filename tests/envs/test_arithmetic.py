@@ -8,7 +8,7 @@ from env_clients import ScriptedClient
 from counting import calls
 from stretto.envs.arithmetic import Arithmetic, solve
 from stretto.envs.base import ENVIRONMENTS
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.models.tokenizer import LightTokenizer
 
 

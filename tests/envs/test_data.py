@@ -12,7 +12,7 @@ from env_clients import ScriptedClient
 from stretto.config.schema import RunConfig
 from stretto.envs.build import build_environment
 from stretto.envs.data import Data
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.models.tokenizer import LightTokenizer
 
 

@@ -15,7 +15,7 @@ from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.data import Data
 from stretto.envs.gym import ReasoningGym
 from stretto.envs.tool import ToolAgent
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.models.tokenizer import LightTokenizer, light_tokenizer
 
 CHAT = [{"role": "user", "content": "7 * 6?"}]

@@ -7,7 +7,7 @@ import pytest
 from env_clients import ScriptedClient
 
 from stretto.envs.gym import ReasoningGym
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.models.tokenizer import LightTokenizer
 
 SMALL = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}

@@ -9,7 +9,7 @@ import pytest
 
 from stretto.envs.numbers import Number, expected_number, find, numbers, only_number
 from stretto.envs.verifiers import make_verifier
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 F = Fraction
 

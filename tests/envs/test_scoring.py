@@ -17,7 +17,7 @@ import scoring_functions as f
 
 from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.envs.verifiers import Run, UserFunction
-from stretto.errors import DataError, DeadlineError, WorkerError
+from stretto.kernel.errors import DataError, DeadlineError, WorkerError
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -12,7 +12,7 @@ import pytest
 import scoring_functions as f
 
 from stretto.envs.scoring_waiting import WaitingScoring
-from stretto.errors import DataError, DeadlineError, WorkerError
+from stretto.kernel.errors import DataError, DeadlineError, WorkerError
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

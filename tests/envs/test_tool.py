@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from env_clients import ScriptedClient
 
+from stretto.data.trajectory import Trajectory
 from stretto.envs.tool import REFUSED, ToolAgent, calculate, steps
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.models.tokenizer import LightTokenizer
-from stretto.trajectory import Trajectory
 
 
 def make(chars: LightTokenizer, seed: int = 0, **options: object) -> ToolAgent:

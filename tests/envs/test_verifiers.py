@@ -16,7 +16,7 @@ from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.build import build_environment
 from stretto.envs.scoring import ScoringPool
 from stretto.envs.verifiers import Score, make_verifier, normalize, score
-from stretto.errors import ConfigError, DataError, WorkerError, origin, trace
+from stretto.kernel.errors import ConfigError, DataError, WorkerError, origin, trace
 from stretto.models.tokenizer import LightTokenizer
 
 

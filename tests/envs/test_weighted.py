@@ -11,13 +11,13 @@ from env_clients import ScriptedClient
 
 from stretto.config.load import to_toml, validate
 from stretto.config.schema import RunConfig
+from stretto.data.trajectory import Trajectory
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.build import build_environment, scoring_imports
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.models.tokenizer import LightTokenizer
 from stretto.observe.completed import completed
 from stretto.observe.tally import Done
-from stretto.trajectory import Trajectory
 
 SEVERAL: list[Any] = [
     {"name": "numeric", "weight": 2.0},

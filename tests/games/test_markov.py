@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from pettingzoo.test import parallel_api_test
 
-from stretto.errors import ConfigError
 from stretto.games.markov import (
     MarkovGame,
     best_response,
@@ -22,6 +21,7 @@ from stretto.games.markov import (
     values,
 )
 from stretto.games.zoo import ParallelGame
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.mdp import policy_value
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
 from stretto.games.markov import joint_policy, nash_conv, nash_gap, uniform_policies
 from stretto.games.openspiel import matrix_game
 from stretto.games.potential.online import Schedule, learn_online
+from stretto.kernel.errors import ConfigError
 
 pyspiel = pytest.importorskip("pyspiel")
 GAMES = ("matrix_pd", "matrix_rps", "matrix_bos", "matrix_cd", "matrix_shapleys_game", "blotto(coins=3,fields=2)",

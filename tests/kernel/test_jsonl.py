@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.kernel.jsonl import cut_torn_line, parse_jsonl, read_jsonl
 
 

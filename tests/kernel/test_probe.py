@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from stretto.checks import check
-from stretto.components import load_object
 from stretto.config.schema import RunConfig
 from stretto.envs.build import build_environment
-from stretto.errors import ConfigError
+from stretto.kernel.components import load_object
+from stretto.kernel.errors import ConfigError
 from stretto.kernel.probe import probe_imports
+from stretto.run.checks import check
 
 RAISES = {
     "raises_at_import": ("x = 1\nraise RuntimeError('no licence')\n", r"RuntimeError: no licence \(.*:2\)"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.errors import StrettoError, WorkerError
+from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.kernel.process_map import ProcessMap
 
 _PARENT = """

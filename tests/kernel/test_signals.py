@@ -13,11 +13,11 @@ import time
 import pytest
 
 from stretto.kernel import signals
+from stretto.kernel.clock import WallLoop
 from stretto.kernel.signals import CAUGHT, Interrupted, hear
+from stretto.kernel.timeout_queue import TimeoutQueue
 from stretto.observe.live import LiveView
 from stretto.observe.terminal import Terminal
-from stretto.runtime.clock import WallLoop
-from stretto.runtime.timeout_queue import TimeoutQueue
 
 
 @pytest.mark.parametrize("number", CAUGHT)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from stretto.envs.counter import mix, mix_on, mix_once
+from stretto.data.counter import mix, mix_on, mix_once
 from stretto.kernel.splitmix import GOLDEN, MASK, next64, next64_each
 from stretto.rollout.noise import hash_counters
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.pool.columns import pack
-from stretto.pool.schema import Columns
-from stretto.trajectory import Trajectory
+from stretto.data.columns import pack
+from stretto.data.schema import Columns
+from stretto.data.trajectory import Trajectory
 
 VOCABULARY = 24
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from stretto.config.learner import LearnerConfig
+from stretto.data.schema import Columns
 from stretto.learner.collapse import CollapseWatch
 from stretto.learner.learner import Learner
 from stretto.objectives import get
-from stretto.pool.schema import Columns
 
 
 def test_only_a_row_of_equal_signs_speaks_and_only_once() -> None:

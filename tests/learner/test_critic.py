@@ -12,17 +12,17 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from stretto.batch import TokenBatch
 from stretto.config.learner import Critic, LearnerConfig, Lora
 from stretto.config.load import apply_overrides, validate
-from stretto.errors import CheckpointError, ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.data.columns import pack
+from stretto.data.schema import Columns
+from stretto.data.trajectory import Trajectory
+from stretto.kernel.errors import CheckpointError, ConfigError
 from stretto.learner.critic import freeze_attention
 from stretto.learner.learner import Learner
 from stretto.learner.whole_batch import train_batch
 from stretto.objectives import get
-from stretto.pool.columns import pack
-from stretto.pool.schema import Columns
-from stretto.trajectory import Trajectory
 
 Make = Callable[..., Columns]
 CRITICS: list[dict[str, Any]] = [{"kind": "head"}, {"kind": "network"}, {"kind": "network", "frozen": "attention"}]

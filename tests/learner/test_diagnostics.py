@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.learner.conftest import make_columns
 
-from stretto.batch import TokenBatch
 from stretto.config.learner import LearnerConfig
+from stretto.data.batch import TokenBatch
 from stretto.learner.diagnostics import Diagnostics
 from stretto.learner.learner import Learner
 from stretto.objectives import get

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from stretto.batch import TokenBatch
 from stretto.config.learner import LearnerConfig
-from stretto.errors import DataError
+from stretto.data.batch import TokenBatch
+from stretto.data.schema import Columns
+from stretto.kernel.errors import DataError
 from stretto.learner.learner import Learner
 from stretto.objectives import get
-from stretto.pool.schema import Columns
 
 Make = Callable[..., Columns]
 KINDS = [(route, estimator) for route in ("token", "sequence") for estimator in ("mc", "topk", "full", "binary")]

@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
 from stretto.config.learner import Critic, LearnerConfig, Lora
-from stretto.errors import CheckpointError, ConfigError, WeightsError
+from stretto.data.batch import TokenBatch
+from stretto.data.schema import Columns
+from stretto.kernel.errors import CheckpointError, ConfigError, WeightsError
 from stretto.learner import scores
 from stretto.learner.learner import Learner
 from stretto.learner.minibatches import minibatch_rows
@@ -23,7 +24,6 @@ from stretto.learner.schedule import learning_rate, rate_change
 from stretto.learner.whole_batch import train_batch
 from stretto.models.prefix import PolicyStates
 from stretto.objectives import get
-from stretto.pool.schema import Columns
 
 Make = Callable[..., Columns]
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from tests.models.families import MAX_TOKENS, VOCAB, build, sampled
 
-from stretto.batch import TokenBatch
 from stretto.config.learner import LearnerConfig, Lora
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.data.columns import pack
+from stretto.kernel.errors import ConfigError
 from stretto.learner.learner import Learner
 from stretto.models.load import load_policy
 from stretto.models.lora import check_adapters
 from stretto.objectives import get
-from stretto.pool.columns import pack
 from stretto.rollout.engine import TorchEngine
 
 

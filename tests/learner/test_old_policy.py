@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
 from stretto.config.learner import LearnerConfig, Lora, OldPolicy
-from stretto.errors import CheckpointError, ConfigError, InvariantError, WeightsError
+from stretto.data.batch import TokenBatch
+from stretto.data.columns import concatenate
+from stretto.data.schema import Columns
+from stretto.kernel.errors import CheckpointError, ConfigError, InvariantError, WeightsError
 from stretto.learner.learner import Learner
 from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.old_policy.choice import route_of
@@ -23,8 +25,6 @@ from stretto.learner.old_policy.old_model import OldModel
 from stretto.learner.whole_batch import train_batch
 from stretto.objectives import get
 from stretto.objectives.ratio import proxy_logp, proxy_share
-from stretto.pool.columns import concatenate
-from stretto.pool.schema import Columns
 
 Make = Callable[..., Columns]
 EXACT = ("snapshots", "old_model", "interrupt")

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.batch import TokenBatch
 from stretto.config.learner import LearnerConfig
-from stretto.errors import DataError, InvariantError
+from stretto.data.batch import TokenBatch
+from stretto.data.columns import concatenate, pack, unpack
+from stretto.data.records import padded_records
+from stretto.data.trajectory import Trajectory, Transcript
+from stretto.kernel.errors import DataError, InvariantError
 from stretto.learner.scores import Scorer
 from stretto.models.load import load_policy
 from stretto.models.logp import Transform, token_logp, unpacked
-from stretto.pool.columns import concatenate, pack, unpack
-from stretto.records import padded_records
 from stretto.rollout.engine import TorchEngine
 from stretto.rollout.types import Request, SamplingParams
-from stretto.trajectory import Trajectory, Transcript
 
 PLAIN = SamplingParams(max_new_tokens=5)
 CASES: dict[str, tuple[SamplingParams, list[dict[str, Any]]]] = {

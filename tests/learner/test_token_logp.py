@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.models import logp as module
 from stretto.models.head import head_transform
 from stretto.models.load import load_policy, load_tokenizer, named_weights

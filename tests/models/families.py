@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
+from stretto.data.columns import pack
+from stretto.data.trajectory import Trajectory, Transcript
 from stretto.models.head import Head, head_transform
 from stretto.models.llama_like import unsupported
 from stretto.models.logp import policy_positions, trunk_of
 from stretto.models.prefix import PolicyStates
-from stretto.pool.columns import pack
 from stretto.rollout.engine import TorchEngine
 from stretto.rollout.types import Request, SamplingParams
-from stretto.trajectory import Trajectory, Transcript
 
 VOCAB, MAX_TOKENS, WINDOW, SWITCH = 41, 48, 8, 24
 _BASE: dict[str, Any] = {

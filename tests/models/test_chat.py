@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import foreign
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.models.chat import check_variables, read_template
 from stretto.models.tokenizer import LightTokenizer, char_tokenizer, light_char_tokenizer, light_tokenizer
 

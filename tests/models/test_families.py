@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.models.generic import GenericForward
 from stretto.models.reach import reach_of, window_of
 

@@ -12,10 +12,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer
 
 import foreign
-from stretto.checks import stop_ids
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.models.resolve import check_vocabulary
 from stretto.models.tokenizer import char_tokenizer, light_tokenizer
+from stretto.run.checks import stop_ids
 
 TEXT = "What is 7 * 6? The answer is 42"
 

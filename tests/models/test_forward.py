@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from stretto.errors import ConfigError, WeightsError
+from stretto.kernel.errors import ConfigError, WeightsError
 from stretto.models.forward import Span, build_forward
 from stretto.models.generic import GenericForward
 from stretto.models.llama import LlamaForward

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stretto.config.sections import EngineConfig
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.models.load import load_policy
 from stretto.models.resolve import check_directory, check_vocabulary
 from stretto.models.tokenizer import char_tokenizer, light_tokenizer

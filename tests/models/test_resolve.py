@@ -8,7 +8,7 @@ import pytest
 
 from stretto.config.schema import RunConfig
 from stretto.envs.arithmetic import Arithmetic
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.models import smollm2
 from stretto.models.load import load_policy
 from stretto.models.resolve import resolve_model

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stretto.config.sections import SFT
 from stretto.envs.arithmetic import Arithmetic
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.models.tiny import answer_logp, build_tiny, cache_key, collate
 
 SMALL = SFT(hidden=64, layers=1, heads=2, kv_heads=2, intermediate=128, accuracy=0.1, batch=64, max_steps=400)

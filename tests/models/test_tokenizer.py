@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.models.tokenizer import char_tokenizer, light_char_tokenizer, light_tokenizer
 
 

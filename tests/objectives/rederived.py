@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 
 B, T, V, M, K = 9, 7, 5, 3, 2
 NAN = math.nan

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 
 TOKEN_FIELDS = ("logp_behavior", "logp_proximal", "logp_old", "entropy", "values")

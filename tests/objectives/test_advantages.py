@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 from stretto.objectives.advantage import group_advantages, group_statistics
 from stretto.objectives.aggregate import aggregate

@@ -17,8 +17,8 @@ from stale_rules import (
 )
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 
 

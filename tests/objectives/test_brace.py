@@ -15,8 +15,8 @@ from stale_rules import (
 )
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 from stretto.objectives.brace import whitened
 from stretto.objectives.temporal import brace

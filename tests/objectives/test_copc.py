@@ -19,8 +19,8 @@ from stale_rules import (
 )
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError, DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.objectives import get
 from stretto.objectives.temporal import gae
 

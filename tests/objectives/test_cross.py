@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives import names
 from stretto.objectives.table import example
 

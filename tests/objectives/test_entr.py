@@ -17,7 +17,7 @@ from stale_rules import (
     unit_ratio_is_the_policy_gradient,
 )
 
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.objectives import get
 from stretto.objectives.regions import entropy_region
 

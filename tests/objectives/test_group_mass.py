@@ -11,8 +11,8 @@ import torch
 from stale_rules import gradient, obeys_the_rules, quadrants, unit_ratio_is_the_policy_gradient
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError, DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.objectives import get
 from stretto.objectives.regions import group_mass_scale, upper_cap
 

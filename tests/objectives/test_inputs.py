@@ -11,8 +11,8 @@ import torch
 from test_cross import ALL, complete_batch, evaluate, gradient, make, some_advantages
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError, DataError, NonFiniteError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError, DataError, NonFiniteError
 from stretto.objectives import get
 from stretto.objectives.loss import critic_loss
 from stretto.objectives.temporal import gae

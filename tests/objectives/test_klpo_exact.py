@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError
 from stretto.objectives import get
 from stretto.objectives.klpo_estimators import log1mexp, topk_kl
 

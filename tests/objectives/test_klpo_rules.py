@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError, DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.objectives import get
 
 BETA = 0.3

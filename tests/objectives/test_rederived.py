@@ -28,7 +28,7 @@ from rederived import (
 from torch import Tensor
 
 from stretto import objectives
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 
 
 def plain(b: Any, lp: Tensor, i: int, t: int, a: Tensor) -> Tensor:

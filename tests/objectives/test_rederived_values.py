@@ -13,7 +13,7 @@ from rederived import NAN, B, T, clipped, closed_rewards, compare, gae_of, group
 from torch import Tensor
 
 from stretto import objectives
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 
 Row = tuple[list[float], list[float], list[float]]
 """Rewards, values and ratios of one row's policy tokens."""

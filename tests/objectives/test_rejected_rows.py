@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
 from stretto.control.filter import ZeroVariance
-from stretto.errors import DataError
+from stretto.data.batch import TokenBatch
+from stretto.data.variance import all_equal
+from stretto.kernel.errors import DataError
 from stretto.objectives import get
 from stretto.objectives.advantage import group_statistics
-from stretto.variance import all_equal
 
 REWARDS = (1.0, 3.0, 100.0)
 ALL = torch.tensor([1.0, 3.0, 100.0], dtype=torch.float64) - 104 / 3

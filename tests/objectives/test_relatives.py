@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError, DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.objectives import get
 from stretto.objectives.gate import bernoulli_kl, near_both_ways, second_moment_limit, sequence_kept
 from stretto.objectives.ratio import log1mexp, proxy_logp, proxy_share

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.objectives import compress as compress_module
 from stretto.objectives import scans
 from stretto.objectives.compress import compress

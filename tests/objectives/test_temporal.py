@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError
 from stretto.objectives import compress as compress_module
 from stretto.objectives import scans
 from stretto.objectives.temporal import (

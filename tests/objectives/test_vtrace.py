@@ -14,8 +14,8 @@ from stale_rules import (
     unit_ratio_is_the_policy_gradient,
 )
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 from stretto.objectives.temporal import gae, vtrace
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.observe.calibration import Laws, Trial, collapse_step, fit_laws
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counting import calls
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.observe.checker import check_events, check_run
 from stretto.observe.checker_state import MAX_VIOLATIONS
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stretto.config.load import apply_overrides, validate
-from stretto.launch import launch
+from stretto.kernel.events import read_events
 from stretto.observe.checker import check_events
-from stretto.runtime.events import read_events
+from stretto.run.launch import launch
 
 Event = dict[str, Any]
 Change = Callable[[list[Event]], None]

@@ -14,7 +14,7 @@ import pytest
 
 from counting import calls
 from stretto.config import RunConfig
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.observe.interval import Interval
 from stretto.observe.metrics import MetricsWriter, read_metrics
 from stretto.observe.summary import Figures, summarize

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.errors import DataError
+from stretto.data.trajectory import Completion, Transcript
+from stretto.kernel.errors import DataError
 from stretto.observe import report_data
 from stretto.observe.bounded import Curves, Thinned
 from stretto.observe.report import write_report
@@ -20,7 +21,6 @@ from stretto.observe.report_data import MAX_POINTS, SAMPLE_STEPS, SAMPLES_PER_ST
 from stretto.observe.samples import read_samples, sample_of, sample_steps, write_samples
 from stretto.observe.summary import summarize
 from stretto.observe.timeline import MAX_ENGINES, MAX_SPANS, Activity, Extent, Lane, Timeline
-from stretto.trajectory import Completion, Transcript
 
 from .demo import write_run
 from .synthetic import Event, synthetic

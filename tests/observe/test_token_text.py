@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foreign
+from stretto.data.trajectory import Completion, Transcript
 from stretto.envs.base import Task
 from stretto.models.tokenizer import LightTokenizer, light_tokenizer
 from stretto.observe.samples import sample_of, write_evaluation
 from stretto.observe.token_text import part_texts
-from stretto.trajectory import Completion, Transcript
 
 TEXT = "答えは 42 です。 🙂👨‍👩‍👧 naïve\n\n  x , y"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.papers import async_td
 from stretto.papers.base import Outcome, Settings
 from stretto.papers.run import save_figure

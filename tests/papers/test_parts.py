@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.catalog import PAPERS, find
 from stretto.papers.parts import together

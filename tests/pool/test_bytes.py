@@ -9,12 +9,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stretto.pool.columns import held_bytes
+from stretto.data.columns import held_bytes
+from stretto.data.schema import actions
+from stretto.data.trajectory import Completion, Trajectory, Transcript
 from stretto.pool.group import Group
 from stretto.pool.late import DelayedRewards, PendingReward
 from stretto.pool.pool import Pool
-from stretto.pool.schema import actions
-from stretto.trajectory import Completion, Trajectory, Transcript
 
 from .test_schema import episode
 

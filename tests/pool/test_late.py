@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.batch import TokenBatch
-from stretto.errors import InvariantError
-from stretto.pool.columns import pack
+from stretto.data.batch import TokenBatch
+from stretto.data.columns import pack
+from stretto.data.trajectory import Trajectory
+from stretto.kernel.errors import InvariantError
 from stretto.pool.group import Group
 from stretto.pool.late import FRESH, DelayedRewards, PendingReward, with_late
-from stretto.trajectory import Trajectory
 
 
 def trajectory(id: int, reward: float = 0.5, n: int = 2) -> Trajectory:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stretto.errors import InvariantError
-from stretto.pool.columns import pack, pack_completions, unpack, unpack_completions
+from stretto.data.columns import pack, pack_completions, unpack, unpack_completions
+from stretto.data.trajectory import Completion, Trajectory, Transcript
+from stretto.kernel.errors import InvariantError
 from stretto.pool.group import Group
 from stretto.pool.pool import Pool
-from stretto.trajectory import Completion, Trajectory, Transcript
 
 
 def completion(n: int, version: int, finish: str = "stop") -> Completion:

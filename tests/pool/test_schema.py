@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.errors import InvariantError
-from stretto.pool.columns import concatenate, pack, unpack
+from stretto.data.columns import concatenate, pack, unpack
+from stretto.data.schema import TOKENS, Schema, actions
+from stretto.data.trajectory import Trajectory
+from stretto.kernel.errors import InvariantError
 from stretto.pool.group import Group
 from stretto.pool.pool import Pool, columns_of
-from stretto.pool.schema import TOKENS, Schema, actions
-from stretto.trajectory import Trajectory
 
 WALKER = actions((3,), (2,))
 

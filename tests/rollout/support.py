@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from stretto.data.trajectory import Completion
 from stretto.rollout.engine import TorchEngine
 from stretto.rollout.types import Request, SamplingParams
-from stretto.trajectory import Completion
 
 VOCAB, MAX_TOKENS, EOS = 40, 48, (1, 2)
 

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.errors import ConfigError, StrettoError
+from stretto.data.trajectory import Completion, join
+from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.rollout.engine import TorchEngine
 from stretto.rollout.noise import uniforms
 from stretto.rollout.types import Request, SamplingParams
-from stretto.trajectory import Completion, join
 
 from .support import (
     EOS,

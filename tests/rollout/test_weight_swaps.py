@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers.cache_utils import DynamicCache
 
-from stretto.errors import ConfigError, StrettoError, WeightsError
-from stretto.trajectory import Completion
+from stretto.data.trajectory import Completion
+from stretto.kernel.errors import ConfigError, StrettoError, WeightsError
 
 from .support import assert_same, build_model, engine, perturbed, reference_logp, request, run, weights_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from stretto.data.trajectory import Ints
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.base import Task
 from stretto.envs.verifiers import Score
-from stretto.trajectory import Ints
 
 
 def dense_reward(tokens: Ints) -> float:

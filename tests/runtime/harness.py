@@ -15,18 +15,19 @@ from stretto.config.load import apply_overrides, validate
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
 from stretto.control.view import View
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
 from stretto.envs.scoring import InlineScoring
-from stretto.errors import WorkerError
-from stretto.launch import launch
+from stretto.kernel.clock import VirtualLoop, run_virtual
+from stretto.kernel.errors import WorkerError
+from stretto.kernel.events import Event, EventLog, read_events
+from stretto.kernel.logfile import FORMAT
+from stretto.kernel.waits import Waits
 from stretto.observe.checker import check_events
 from stretto.rollout.types import SamplingParams
-from stretto.runtime.clock import VirtualLoop, run_virtual
+from stretto.run.launch import launch
 from stretto.runtime.context import Outcome, RunContext
-from stretto.runtime.events import Event, EventLog, read_events
-from stretto.runtime.logfile import FORMAT
 from stretto.runtime.orchestrator import Orchestrator
-from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import Loaded
 from stretto.runtime.workers.inline import InlineLearner
 from stretto.runtime.workers.simulated import SimulatedEngineHandle
@@ -34,7 +35,6 @@ from stretto.simulation.costs import CostModel
 from stretto.simulation.engine import SimulatedEngine
 from stretto.simulation.env import SimulatedEnvironment
 from stretto.simulation.learner import SimulatedLearner
-from stretto.trajectory import Trajectory
 
 QUIET = {"logging": {"report": False, "console": "off"}, "eval": {"tasks": 0}}
 

@@ -6,10 +6,10 @@ import os
 import sys
 import zlib
 
+from stretto.data.trajectory import Ints
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.base import LateClient, Task
 from stretto.envs.verifiers import Score
-from stretto.trajectory import Ints
 
 
 class Leaving(Arithmetic):

@@ -18,10 +18,10 @@ import pytest
 
 from stretto.config.load import apply_overrides, validate
 from stretto.config.schema import RunConfig
-from stretto.launch import launch
+from stretto.kernel.events import Event, EventLog, read_events
+from stretto.kernel.logfile import find_log
 from stretto.observe.checker import check_run
-from stretto.runtime.events import Event, EventLog, read_events
-from stretto.runtime.logfile import find_log
+from stretto.run.launch import launch
 
 SMALL = (
     "prompts_per_step=2",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from stretto.data.trajectory import Ints, Trajectory
 from stretto.envs.arithmetic import Arithmetic
 from stretto.envs.base import Client, Task
 from stretto.envs.verifiers import Score
-from stretto.trajectory import Ints, Trajectory
 
 
 class Early(Arithmetic):

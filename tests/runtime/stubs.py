@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stretto.runtime.events import Event, EventLog
-from stretto.runtime.waits import Waits
+from stretto.kernel.events import Event, EventLog
+from stretto.kernel.waits import Waits
 from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
 from stretto.runtime.workers.wire import ChildWire
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from stretto import rundir
 from stretto.cli import app
 from stretto.cli.runs import _configure
-from stretto.errors import CheckpointError, ConfigError, DataError
-from stretto.launch import check_start
+from stretto.kernel.errors import CheckpointError, ConfigError, DataError
+from stretto.run import rundir
+from stretto.run.launch import check_start
 
 from .runs import configure, exit_code, forked, go_on, start
 
@@ -77,7 +77,7 @@ def test_resuming_a_finished_run_starts_nothing_changes_nothing_and_says_what_it
     def never(*arguments: object) -> None:
         raise AssertionError("it loaded the model")
 
-    monkeypatch.setattr("stretto.launch.load_environment", never)
+    monkeypatch.setattr("stretto.run.launch.load_environment", never)
     before = fingerprints(finished)
     result = go_on(finished)
     assert result["reason"] == "done"

@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file
 
 from stretto.config.schema import RunConfig
-from stretto.launch import launch
+from stretto.data.columns import pack
+from stretto.data.trajectory import Transcript
+from stretto.kernel.events import read_events
 from stretto.learner.build import build_learner
 from stretto.models.tokenizer import light_tokenizer
-from stretto.pool.columns import pack
 from stretto.rollout.build import build_engine
 from stretto.rollout.types import Request, SamplingParams
-from stretto.runtime.events import read_events
-from stretto.trajectory import Transcript
+from stretto.run.launch import launch
 
 from .dense import Dense, dense_reward
 from .harness import assert_clean, configure, of, tiny

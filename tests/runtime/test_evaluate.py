@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.config.load import apply_overrides, validate
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.observe.summary import summarize
 from stretto.runtime.evaluate import succeeded
 

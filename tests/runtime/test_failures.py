@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from stretto.config.load import load_config
-from stretto.errors import ConfigError, StrettoError, cause, in_plugin
+from stretto.data.trajectory import Trajectory
+from stretto.kernel.errors import ConfigError, StrettoError, cause, in_plugin
 from stretto.observe.bounded import Counts
 from stretto.observe.forecast import clock
 from stretto.runtime.failures import FILE, Failures, explained, readable
-from stretto.trajectory import Trajectory
 
 SOURCE = """
 def task(index):
@@ -44,7 +44,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def _through(function: Callable[..., Any]) -> None:
-    from stretto.components import Registry
+    from stretto.kernel.components import Registry
 
     registry: Registry[Any] = Registry("thing")
     registry.register("x")(function)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from stretto.errors import StrettoError
-from stretto.runtime.events import Event, read_events
+from stretto.kernel.errors import StrettoError
+from stretto.kernel.events import Event, read_events
 from stretto.runtime.manifest import latest, load_checkpoint
 
 from .runs import alive, assert_clean, children, go_on, resume, start, train, trained_groups
@@ -194,7 +194,9 @@ def test_a_full_disk_under_a_part_of_the_run_is_one_clear_message(
     where: str, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    monkeypatch.setattr("stretto.rundir.check_contents", lambda out: None)  # the mounted disk is there before the run
+    monkeypatch.setattr(
+        "stretto.run.rundir.check_contents", lambda out: None
+    )  # the mounted disk is there before the run
     message = r"(?s)(No space left|os error 28).*(step-000060|There is no checkpoint)"
     with small_disk(out / where, "4k"), pytest.raises(StrettoError, match=message):
         start(out, model, "max_steps=60", "logging.rollouts_per_step=2")
@@ -207,7 +209,7 @@ def test_a_full_disk_under_the_report_is_one_clear_message(
     def full(run: Path) -> Path:
         raise OSError(28, "No space left on device", str(run / "report.html"))
 
-    monkeypatch.setattr("stretto.launch.write_report", full)
+    monkeypatch.setattr("stretto.run.launch.write_report", full)
     with pytest.raises(StrettoError, match=r"report\.html: No space left"):
         start(tmp_path / "run", model, "max_steps=1", "logging.report=true")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from stretto.control.hooks import build_rules
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
-from stretto.errors import ConfigError, StrettoError
+from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.runtime.failures import Failures
 from stretto.simulation.costs import CostModel
 from stretto.simulation.env import SimulatedEnvironment
-from stretto.trajectory import Trajectory
 
 from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained
 

@@ -15,11 +15,11 @@ from safetensors.numpy import load_file, save_file
 from stretto.cli.runs import _configure
 from stretto.config.load import apply_overrides, to_toml, validate
 from stretto.control.hooks import in_order
-from stretto.errors import CheckpointError, ConfigError
-from stretto.launch import check_start, launch
+from stretto.kernel.errors import CheckpointError, ConfigError
+from stretto.kernel.events import read_events
 from stretto.observe.checker import check_run
+from stretto.run.launch import check_start, launch
 from stretto.runtime import inputs
-from stretto.runtime.events import read_events
 
 from .runs import SMALL
 

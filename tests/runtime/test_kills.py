@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from stretto.kernel.logfile import find_log
 from stretto.observe.checker import check_run
-from stretto.runtime.logfile import find_log
 from stretto.runtime.manifest import latest, load_checkpoint
 
 from .runs import Run, assert_clean, children, resume, train, trained_groups

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.checks import check
 from stretto.config.load import load_config
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
+from stretto.kernel.events import read_events
 from stretto.objectives.klpo import KLPO
 from stretto.observe.interval import Interval
-from stretto.runtime.events import read_events
+from stretto.run.checks import check
 from stretto.runtime.manifest import latest, load_checkpoint
 from stretto.runtime.workers.inline import InlineLearner
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.checks import check, warnings
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import LateClient, Task
-from stretto.errors import ConfigError, StrettoError
+from stretto.kernel.errors import ConfigError, StrettoError
+from stretto.kernel.events import Event, read_events
 from stretto.observe.checker import check_events, check_run
 from stretto.observe.interval import Interval
-from stretto.runtime.events import Event, read_events
+from stretto.run.checks import check, warnings
 from stretto.runtime.manifest import load_checkpoint
 from stretto.runtime.workers.inline import InlineLearner
-from stretto.trajectory import Trajectory
 
 from . import runs
 from .dense import Dense
@@ -366,7 +366,7 @@ _LOG: list[Event] = []
 @pytest.mark.slow
 def test_a_run_whose_whole_reward_comes_late_learns(tmp_path: Path) -> None:
     """``reverse`` with nothing but late rewards: the fast part is 0, so all that is learnt comes back."""
-    from stretto.launch import launch
+    from stretto.run.launch import launch
 
     told: dict[str, list[float]] = {}
     for name, alpha in (("rac", 1.0), ("deaf", 1e-9)):

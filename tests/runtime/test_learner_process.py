@@ -13,17 +13,17 @@ import pytest
 from rich.console import Console
 
 from stretto.config.simulation import Simulation
-from stretto.errors import DeadlineError, InvariantError, WorkerError
+from stretto.data.totals import Totals
+from stretto.kernel.clock import VirtualLoop, run_virtual
+from stretto.kernel.errors import DeadlineError, InvariantError, WorkerError
+from stretto.kernel.events import EventLog
+from stretto.kernel.waits import Waits
 from stretto.learner.result import Staging, StepResult
 from stretto.observe.live import LiveView
-from stretto.runtime.clock import VirtualLoop, run_virtual
-from stretto.runtime.events import EventLog
-from stretto.runtime.waits import Waits
 from stretto.runtime.workers.child import _LearnerProcess
 from stretto.runtime.workers.inline import InlineLearner
 from stretto.simulation.costs import CostModel
 from stretto.simulation.learner import SimulatedLearner
-from stretto.totals import Totals
 
 from .stubs import Bench, up
 

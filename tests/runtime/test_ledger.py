@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
-from stretto.errors import InvariantError, WorkerError
+from stretto.kernel.errors import InvariantError, WorkerError
 from stretto.runtime import train_loop
 from stretto.runtime.workers.inline import InlineLearner
 from stretto.simulation.costs import CostModel
 from stretto.simulation.env import SimulatedEnvironment
-from stretto.trajectory import Trajectory
 
 from .harness import Wired, assert_clean, configure, ledger, of
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from stretto.config.schema import RunConfig
-from stretto.errors import CheckpointError
-from stretto.rundir import find_checkpoint
+from stretto.kernel.errors import CheckpointError
+from stretto.run.rundir import find_checkpoint
 from stretto.runtime import manifest
 from stretto.runtime.manifest import Snapshot, latest, load_checkpoint, save_checkpoint
 

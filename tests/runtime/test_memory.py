@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from stretto.config.load import apply_overrides, validate
-from stretto.launch import launch
+from stretto.kernel import clock
+from stretto.kernel.events import Event
 from stretto.observe import checker_state
 from stretto.observe.checker import check_run
 from stretto.observe.metrics import MetricsWriter
-from stretto.runtime import clock
-from stretto.runtime.events import Event
+from stretto.run.launch import launch
 
 SETTINGS = (
     "prompts_per_step=1", "group_size=2", "lag_bound=2", "engine.max_num_seqs=4", "simulation.lengths.kind=constant",

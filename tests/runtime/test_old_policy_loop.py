@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.checks import check
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
+from stretto.kernel.events import Event, read_events
 from stretto.pool.old_logprobs import OldLogprobs
-from stretto.runtime.events import Event, read_events
+from stretto.run.checks import check
 from stretto.runtime.workers.inline import InlineLearner
 
 from . import runs

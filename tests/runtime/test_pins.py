@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from stretto.config.load import validate
-from stretto.errors import ConfigError, InvariantError, StrettoError, WorkerError
+from stretto.kernel.clock import VirtualLoop, run_virtual
+from stretto.kernel.errors import ConfigError, InvariantError, StrettoError, WorkerError
+from stretto.kernel.events import Event, EventLog, read_events
 from stretto.observe.checker import check_events
-from stretto.runtime.clock import VirtualLoop, run_virtual
-from stretto.runtime.events import Event, EventLog, read_events
 from stretto.runtime.workers.base import EngineHandle
 from stretto.runtime.workers.simulated import SimulatedEngineHandle
 from stretto.simulation.costs import CostModel

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from stretto.kernel.events import read_events
+from stretto.kernel.logfile import find_log
 from stretto.observe.samples import read_samples
 from stretto.rollout.types import IN_FLIGHT_MODES
-from stretto.runtime.events import read_events
-from stretto.runtime.logfile import find_log
 
 from .runs import assert_clean, exit_code, forked, last_json, start, train
 from .sleepy import Sleepy

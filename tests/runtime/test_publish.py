@@ -14,17 +14,17 @@ import pytest
 import torch
 
 from stretto.config.sections import EngineConfig
-from stretto.errors import WeightsError
+from stretto.data.columns import unpack_completions
+from stretto.data.trajectory import Trajectory
+from stretto.kernel.errors import WeightsError
 from stretto.models.load import load_policy, named_weights
 from stretto.observe.metrics import read_metrics
-from stretto.pool.columns import unpack_completions
 from stretto.pool.group import Group
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.train_loop import TrainLoop
 from stretto.runtime.workers import inline
 from stretto.runtime.workers.child import _EngineProcess
 from stretto.runtime.workers.requests import pack_requests
-from stretto.trajectory import Trajectory
 from stretto.weights.memory import HEADER_BYTES, allocate, published_bytes, stride
 from stretto.weights.store import WeightStore
 

@@ -11,12 +11,12 @@ import pytest
 from stretto.config.deadlines import Deadlines
 from stretto.control.publish import EveryK, EveryStep
 from stretto.control.view import View
-from stretto.errors import DeadlineError, StrettoError, WeightsError, WorkerError
+from stretto.kernel.clock import VirtualLoop, run_virtual
+from stretto.kernel.errors import DeadlineError, StrettoError, WeightsError, WorkerError
+from stretto.kernel.events import Event, EventLog
+from stretto.kernel.waits import Waits
 from stretto.learner.result import Staging
-from stretto.runtime.clock import VirtualLoop, run_virtual
-from stretto.runtime.events import Event, EventLog
 from stretto.runtime.publish import Publisher
-from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Loaded
 
 

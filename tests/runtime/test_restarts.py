@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from stretto.errors import StrettoError, WorkerError
-from stretto.pool.columns import pack_completions
+from stretto.data.columns import pack_completions
+from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.rollout.types import Request, SamplingParams
 
 from .stubs import Bench, up

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stretto.errors import ConfigError
-from stretto.runtime.events import Event, read_events
-from stretto.runtime.logfile import find_log
+from stretto.kernel.errors import ConfigError
+from stretto.kernel.events import Event, read_events
+from stretto.kernel.logfile import find_log
 from stretto.runtime.manifest import latest, load_checkpoint
 from stretto.runtime.workers.inline import InlineLearner
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Task
-from stretto.errors import StrettoError
-from stretto.trajectory import Trajectory
+from stretto.kernel.errors import StrettoError
 
 from .dense import Dense, dense_reward
 from .harness import assert_clean, rehearse

@@ -9,7 +9,7 @@ import pytest
 
 from stretto.control.batch import Fifo
 from stretto.control.hooks import build_rules
-from stretto.errors import InvariantError, StrettoError
+from stretto.kernel.errors import InvariantError, StrettoError
 
 from .harness import assert_clean, fuzz_case, ledger, of, worst
 

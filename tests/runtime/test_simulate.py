@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from stretto.checks import check
 from stretto.control.hooks import build_rules
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
-from stretto.errors import ConfigError, DeadlineError, DeadlockError
+from stretto.kernel.errors import ConfigError, DeadlineError, DeadlockError
+from stretto.kernel.events import Event
 from stretto.observe.checker import check_events
 from stretto.observe.metrics import read_metrics
-from stretto.runtime.events import Event
+from stretto.run.checks import check
 from stretto.runtime.length import run_length
 from stretto.simulation.costs import CostModel
 from stretto.simulation.env import SimulatedEnvironment
-from stretto.trajectory import Trajectory
 
 from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained, worst
 
@@ -150,7 +150,7 @@ def test_time_in_the_pool_ages_a_trajectory(tmp_path: Path) -> None:
 
 def test_a_rule_that_breaks_the_bound_is_stopped_at_the_step(tmp_path: Path) -> None:
     """A4: asserted at each step, whatever rule is plugged in."""
-    from stretto.errors import InvariantError
+    from stretto.kernel.errors import InvariantError
 
     config = configure(
         "prompts_per_step=1", "group_size=1", "lag_bound=1", "max_steps=4", "simulation.step_base_s=100",

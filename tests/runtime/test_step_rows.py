@@ -12,19 +12,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.batch import TokenBatch
-from stretto.checks import check
 from stretto.config.learner import LearnerConfig
+from stretto.data.batch import TokenBatch
+from stretto.data.columns import pack
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
 from stretto.envs.tool import ToolAgent
 from stretto.envs.verifiers import Score
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.learner.learner import Learner
 from stretto.learner.turns import by_turn
 from stretto.objectives import get
-from stretto.pool.columns import pack
 from stretto.pool.late import DelayedRewards, PendingReward, with_late
-from stretto.trajectory import Trajectory
+from stretto.run.checks import check
 
 from . import runs
 from .dense import dense_reward

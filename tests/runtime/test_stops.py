@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from stretto.kernel.events import Event, EventLog, read_events
 from stretto.kernel.signals import Interrupted
-from stretto.launch import launch
 from stretto.observe.checker import check_events
-from stretto.runtime.events import Event, EventLog, read_events
+from stretto.run.launch import launch
 from stretto.runtime.manifest import latest
 
 from .harness import configure, of, tiny, trained

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stretto.errors import DeadlineError, DeadlockError
-from stretto.runtime.clock import VirtualLoop, run_virtual
-from stretto.runtime.events import read_events
-from stretto.runtime.timeout_queue import TimeoutQueue
+from stretto.kernel.clock import VirtualLoop, run_virtual
+from stretto.kernel.errors import DeadlineError, DeadlockError
+from stretto.kernel.events import read_events
+from stretto.kernel.timeout_queue import TimeoutQueue
 
 from .harness import assert_clean, rehearse, simulate
 from .runs import start

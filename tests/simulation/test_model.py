@@ -13,10 +13,10 @@ import pytest
 
 from stretto.config.load import apply_overrides, validate
 from stretto.config.simulation import Distribution, Simulation
-from stretto.errors import ConfigError
-from stretto.launch import launch
+from stretto.kernel.errors import ConfigError
+from stretto.kernel.events import Event, read_events
 from stretto.rollout.types import Request, SamplingParams
-from stretto.runtime.events import Event, read_events
+from stretto.run.launch import launch
 from stretto.simulation.costs import sample
 from stretto.simulation.engine import SimulatedEngine
 from stretto.simulation.queueing import mean_staleness

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.config.load import load_config
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 from stretto.sweep.arms import Arm, parse_arms, parse_numbers
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stretto import rundir
-from stretto.errors import ConfigError, DataError, InvariantError, StrettoError
+from stretto.kernel.errors import ConfigError, DataError, InvariantError, StrettoError
 from stretto.observe.confidence import t_interval
+from stretto.run import rundir
 from stretto.sweep.arms import parse_arms
 from stretto.sweep.calibrate import calibrate
 from stretto.sweep.cells import Cell, run_cells
@@ -132,7 +132,7 @@ def test_a_full_disk_or_bad_data_ends_a_sweep_and_is_no_collapse(
     def full(*_: Any, **__: Any) -> None:
         raise StrettoError("No space left on device")
 
-    monkeypatch.setattr("stretto.launch.launch", full)
+    monkeypatch.setattr("stretto.run.launch.launch", full)
     cell = Cell({"arm": "x", "lag": 0, "seed": 0}, ("lag_bound=0",))
     with pytest.raises(StrettoError, match="No space"):
         run_cells("stale", TINY, [cell], tmp_path / "out", jobs=1)

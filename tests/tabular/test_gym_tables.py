@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import StickyAction, TimeLimit, TransformObservation, TransformReward
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.gym import TabularEnv, read_mdp
 from stretto.tabular.mdp import MDP, policy_value, uniform_policy
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.counter import key, uniforms
 from stretto.tabular.sampling import AliasTable, alias_sample, alias_table
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.gym import TabularEnv, read_mdp
 from stretto.tabular.mdp import MDP, deterministic, policy_iteration, policy_value
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.errors import WeightsError
+from stretto.kernel.errors import WeightsError
 from stretto.weights.layout import Layout
 from stretto.weights.store import Staged, WeightStore
 

@@ -9,7 +9,7 @@ import sys
 from rich.text import Text
 
 from stretto.cli.app import app, err
-from stretto.errors import StrettoError
+from stretto.kernel.errors import StrettoError
 from stretto.kernel.signals import Signals, hear
 from stretto.observe.terminal import mute
 

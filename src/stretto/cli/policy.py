@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from stretto.cli.app import Json, Overrides, app, err, out
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 
 Policy = Annotated[Path, typer.Argument(help="A run, one of its checkpoints, or a model's directory (with --recipe).")]
 RecipeOf = Annotated[str | None, typer.Option("--recipe", help="For a model's directory: the recipe or TOML file.")]
@@ -38,8 +38,8 @@ def evaluate(
     For instance: stretto eval runs/quickstart --samples 4 --temperature 1
     """
     from stretto.observe.samples import lines_of
-    from stretto.trained import evaluate as play
-    from stretto.trained import find
+    from stretto.run.trained import evaluate as play
+    from stretto.run.trained import find
 
     settings = list(overrides or [])
     given = {"eval.tasks": tasks, "eval.temperature": temperature, "sampling.max_new_tokens": max_tokens}
@@ -67,8 +67,8 @@ def evaluate(
 
 
 def _check_data(env: str, data: Path) -> None:
-    from stretto.components import options_of
     from stretto.envs.base import ENVIRONMENTS
+    from stretto.kernel.components import options_of
 
     if "eval_path" not in options_of(ENVIRONMENTS.find(env, "env.name")):
         raise ConfigError(
@@ -93,7 +93,7 @@ def chat(
     A model with a chat template sees the whole conversation, one without sees each text alone.
     For instance: stretto chat runs/quickstart --prompt 12+34=
     """
-    from stretto.trained import Conversation, find
+    from stretto.run.trained import Conversation, find
 
     recipe = recipe or ("quickstart" if _is_model(policy) else None)  # only how to sample
     found = find(policy, list(overrides or []), recipe, err.print)

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stretto.cli.app import Json, Overrides, app, err, out
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the results; an interrupted sweep goes on.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Processes at a time.")]

@@ -15,7 +15,7 @@ from rich.text import Text
 from stretto.cli.app import DryRun, EventName, Json, Overrides, Resume, RunDir, Source, app, err, out
 from stretto.config.load import RESUMABLE, load_config, load_resumed, read_source, recipe_names, to_toml
 from stretto.config.schema import RunConfig
-from stretto.errors import ConfigError, did_you_mean
+from stretto.kernel.errors import ConfigError, did_you_mean
 from stretto.kernel.signals import Interrupted, hear
 from stretto.observe.terminal import stdout_for
 
@@ -31,7 +31,7 @@ def _split(source: str | None, overrides: list[str] | None) -> tuple[str | None,
 
 
 def _configure(source: str | None, settings: list[str], resume: Path | None, mode: str | None = None) -> RunConfig:
-    from stretto import rundir
+    from stretto.run import rundir
 
     if resume is None:
         if source is None:
@@ -68,9 +68,9 @@ def _go(
     shown: IO[str],
 ) -> None:  # fmt: skip
     """``_start``; ``shown``: where its result goes."""
-    from stretto.launch import check_start, launch
-    from stretto.rundir import what_next
-    from stretto.runtime.logfile import find_log
+    from stretto.kernel.logfile import find_log
+    from stretto.run.launch import check_start, launch
+    from stretto.run.rundir import what_next
 
     source, settings = _split(source, overrides)
     config = _configure(source, settings, resume, mode)
@@ -199,8 +199,8 @@ def check(run: RunDir, as_json: Json = False) -> None:
 @app.command()
 def log(run: RunDir, event: EventName = None) -> None:
     """Print a run's event log, one JSON object a line (what they mean: docs/loop.md)."""
-    from stretto.runtime.events import NAMES
-    from stretto.runtime.logfile import stream_events
+    from stretto.kernel.events import NAMES
+    from stretto.kernel.logfile import stream_events
 
     if event is not None and event not in NAMES:
         raise ConfigError(f"--event {event}: no such event; {did_you_mean(event, NAMES)}")
@@ -238,7 +238,7 @@ def recipes(as_json: Json = False) -> None:
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """What works on this machine and what is missing."""
-    from stretto.doctor import examine
+    from stretto.run.doctor import examine
 
     rows = examine()
     if as_json:

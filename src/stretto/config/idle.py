@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stretto.config.simulation import LENGTHS
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
     from stretto.config.schema import RunConfig

@@ -17,14 +17,14 @@ from typing import Any, get_args, get_origin
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from stretto.components import search, type_text
 from stretto.config.combinations import contradictions
 from stretto.config.idle import check_idle, without_idle
 from stretto.config.paths import anchor, names_object
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component
 from stretto.config.simulation import LENGTHS, Distribution
-from stretto.errors import ConfigError, did_you_mean
+from stretto.kernel.components import search, type_text
+from stretto.kernel.errors import ConfigError, did_you_mean
 
 _QUOTES = """; texts in a list have quotes, and the whole has some for the shell: 'env.operators=["+", "-"]'"""
 _ELSEWHERE = {

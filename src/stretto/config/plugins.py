@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from stretto.components import Registry, options_of, said_where
 from stretto.config.sections import Component
-from stretto.errors import ConfigError, StrettoError
+from stretto.kernel.components import Registry, options_of, said_where
+from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.kernel.probe import probe_imports
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.control.hooks import FILTER
-from stretto.variance import all_equal
+from stretto.data.variance import all_equal
 
 
 @FILTER.register("none")

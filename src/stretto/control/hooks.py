@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stretto.components import Registry
 from stretto.config.plugins import build_component
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component, Control
 from stretto.control.view import View
-from stretto.errors import ConfigError
+from stretto.kernel.components import Registry
+from stretto.kernel.errors import ConfigError
 
 
 class Admission(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stretto.control.hooks import POOL
 from stretto.control.view import View
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 
 @POOL.register("keep")

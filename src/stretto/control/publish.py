@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import PUBLISH
 from stretto.control.view import View
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 
 @PUBLISH.register("every-step")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stretto.control.hooks import QUOTA, Limits
 from stretto.control.view import View
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 
 @QUOTA.register("fixed")

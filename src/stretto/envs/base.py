@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stretto.components import Registry
-from stretto.trajectory import Completion, Ints, Trajectory, Transcript
+from stretto.data.trajectory import Completion, Ints, Trajectory, Transcript
+from stretto.kernel.components import Registry
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from stretto.config.schema import RunConfig
 from stretto.envs.base import ENVIRONMENTS, Environment
 from stretto.envs.verifiers import Verifier, make_verifier
 from stretto.envs.weighted import Part, Weighted
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 
 def build_environment(config: RunConfig) -> Environment:

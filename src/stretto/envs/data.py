@@ -11,15 +11,15 @@ from typing import Any
 import orjson
 import xxhash
 
+from stretto.data.counter import permutation, text_share
+from stretto.data.trajectory import Ints
 from stretto.envs.base import ENVIRONMENTS, Task
-from stretto.envs.counter import permutation, text_share
 from stretto.envs.graders import Exact
 from stretto.envs.prompts import Message, PromptOptions, as_messages
 from stretto.envs.single_turn import SingleTurn
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.kernel.jsonl import read_jsonl
 from stretto.models.tokenizer import LightTokenizer
-from stretto.trajectory import Ints
 
 _PLAIN = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
 _EXAMPLES = Path(__file__).parent.parent / "recipes" / "data"

@@ -6,12 +6,12 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from stretto.data.trajectory import Ints, Trajectory
 from stretto.envs.base import Client, LateClient, Task
 from stretto.envs.held_out import HeldOut
 from stretto.envs.single_turn import SingleTurn
 from stretto.envs.verifiers import Score
-from stretto.errors import ConfigError
-from stretto.trajectory import Ints, Trajectory
+from stretto.kernel.errors import ConfigError
 
 _CORRECT, _WRONG = Score(1.0), Score(0.0)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from stretto.envs.mathematics import gold_latex, other_base, readable, same_text, unreadable
 from stretto.envs.numbers import Number, Thousands, Which, expected_number, find
 from stretto.envs.verifiers import VERIFIERS, Score
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 Unreadable = Literal["refuse", "absent"]
 

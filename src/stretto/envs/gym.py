@@ -14,15 +14,15 @@ from typing import Any, Literal
 
 import orjson
 
+from stretto.data.counter import mix, text_share
+from stretto.data.trajectory import Ints
 from stretto.envs.base import ENVIRONMENTS, LateClient, Task
-from stretto.envs.counter import mix, text_share
 from stretto.envs.numbers import find, only_number
 from stretto.envs.prompts import PromptOptions
 from stretto.envs.single_turn import SingleTurn
 from stretto.envs.verifiers import Score, normalize, score
-from stretto.errors import ConfigError, DataError, did_you_mean
+from stretto.kernel.errors import ConfigError, DataError, did_you_mean
 from stretto.models.tokenizer import LightTokenizer
-from stretto.trajectory import Ints
 
 _EVAL_STREAM = 0xE7A3
 _ITEMS = 1 << 30

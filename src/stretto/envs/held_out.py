@@ -6,9 +6,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from stretto.data.counter import text_share
 from stretto.envs.base import Task
-from stretto.envs.counter import text_share
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 
 class HeldOut(ABC):

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.errors import ConfigError, DataError
+from stretto.data.trajectory import Ints
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.models.chat import check_variables, control_texts, read_template, template_text
 from stretto.models.tokenizer import LightTokenizer, SpecialTokens
-from stretto.trajectory import Ints
 
 Message = dict[str, Any]
 

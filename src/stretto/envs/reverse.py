@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stretto.data.counter import mix
 from stretto.envs.base import ENVIRONMENTS
-from stretto.envs.counter import mix
 from stretto.envs.exact import ExactAnswer
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

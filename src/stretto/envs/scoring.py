@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.envs.scoring_child import START_DEADLINE_S, command, first_message
-from stretto.errors import DataError, DeadlineError, WorkerError
 from stretto.kernel.child import HEADER
+from stretto.kernel.errors import DataError, DeadlineError, WorkerError
 from stretto.kernel.supervised import Child
 
 _MAX_FAILED_STARTS = 3

@@ -12,7 +12,7 @@ from typing import Any
 
 from stretto.envs.scoring import FirstCalls, OnEvent, packed
 from stretto.envs.scoring_child import START_DEADLINE_S, command, first_message
-from stretto.errors import DataError, DeadlineError, WorkerError
+from stretto.kernel.errors import DataError, DeadlineError, WorkerError
 from stretto.kernel.supervised import Child
 
 _NAME = "scoring-0"

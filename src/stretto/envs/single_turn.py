@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from stretto.data.trajectory import Ints, Trajectory
 from stretto.envs.base import Client, LateClient, Task
 from stretto.envs.graders import Exact, spelt
 from stretto.envs.verifiers import Score, Verifier, score
 from stretto.models.tokenizer import LightTokenizer
-from stretto.trajectory import Ints, Trajectory
 
 
 class SingleTurn:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar, Literal
 
+from stretto.data.counter import mix
+from stretto.data.trajectory import Ints, Trajectory, Transcript
 from stretto.envs.arithmetic import Operator
 from stretto.envs.base import ENVIRONMENTS, Client, Task
-from stretto.envs.counter import mix
 from stretto.envs.held_out import HeldOut
 from stretto.envs.verifiers import Score, Verifier, normalize, score
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.models.tokenizer import LightTokenizer
-from stretto.trajectory import Ints, Trajectory, Transcript
 
 _CALL = re.compile(r"\[(-?\d{1,12}[-+*]-?\d{1,12})\]")
 _NORMAL = NormalDist()

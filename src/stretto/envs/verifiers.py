@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from numbers import Complex, Real
 from typing import Any, Protocol
 
-from stretto.components import Registry, load_object, split_path
 from stretto.envs.base import LateClient
-from stretto.errors import ConfigError, DataError, DeadlineError, WorkerError, origin
+from stretto.kernel.components import Registry, load_object, split_path
+from stretto.kernel.errors import ConfigError, DataError, DeadlineError, WorkerError, origin
 from stretto.kernel.probe import probe_imports
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from stretto.envs.base import LateClient
 from stretto.envs.verifiers import Score, Verifier, score
-from stretto.errors import WorkerError
+from stretto.kernel.errors import WorkerError
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, discount, index_in, probabilities
 from stretto.tabular.mdp import MDP, Ints, policy_iteration
 

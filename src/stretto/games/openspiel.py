@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
+from stretto.kernel.errors import ConfigError
 
 
 def matrix_game(game: Any) -> MarkovGame:

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import index_in, number
 from stretto.tabular.sampling import inverse_cdf
 

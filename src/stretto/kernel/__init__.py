@@ -1,1 +1,2 @@
-"""What everything stands on: child processes that can be killed, and the signals that end a command."""
+"""What everything stands on: errors, the registry of components, clocks, the event log, waits, metrics, child
+processes."""

@@ -12,7 +12,7 @@ import struct
 import sys
 from typing import Any
 
-from stretto.errors import keep_trace
+from stretto.kernel.errors import keep_trace
 
 HEADER = struct.Struct("<Q")
 """Length of the message that follows."""

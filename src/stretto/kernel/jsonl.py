@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 
 _BOM = b"\xef\xbb\xbf"  # some editors put it first
 _BLOCK = 1 << 16

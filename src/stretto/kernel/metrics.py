@@ -21,7 +21,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeVar
 
-from stretto.errors import InvariantError
+from stretto.kernel.errors import InvariantError
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from stretto.errors import ConfigError, StrettoError
 from stretto.kernel.child import die_with_parent, leave_signals_to_parent, receive, send
+from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.kernel.supervised import Child
 
 DEADLINE_S = 60.0
@@ -107,7 +107,7 @@ def main() -> None:
         leave(status)
 
     os._exit = told  # type: ignore[assignment]
-    from stretto.components import load_object, said_where
+    from stretto.kernel.components import load_object, said_where
 
     send(connection, pickle.dumps("ready"))
     for setting, path, look in wanted:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
-from stretto.errors import StrettoError, WorkerError
 from stretto.kernel.child import answer, die_with_parent, leave_signals_to_parent, outcome, receive, send
+from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.kernel.supervised import Child
 
 

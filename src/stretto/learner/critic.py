@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from stretto.config.learner import Critic
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.models.load import load_policy
 from stretto.models.logp import trunk_of
 from stretto.models.value import ValueHead, ValueNetwork

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.learner.result import Floats, ForwardBackwardResult
 from stretto.objectives.metrics import Metrics

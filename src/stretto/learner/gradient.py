@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError, InvariantError
+from stretto.data.batch import TokenBatch
+from stretto.data.totals import Totals
+from stretto.kernel.errors import DataError, InvariantError
 from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.prepare import Preparation, Prepared
 from stretto.learner.result import Losses
@@ -17,7 +18,6 @@ from stretto.learner.scores import Scorer
 from stretto.learner.stepmetrics import note_entropy
 from stretto.objectives.base import Objective
 from stretto.objectives.metrics import Metrics
-from stretto.totals import Totals
 
 
 @dataclass

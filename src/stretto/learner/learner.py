@@ -11,9 +11,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
 from stretto.config.learner import LearnerConfig
-from stretto.errors import CheckpointError, ConfigError, InvariantError, NonFiniteError, WeightsError
+from stretto.data.batch import TokenBatch
+from stretto.data.totals import Totals
+from stretto.kernel.errors import CheckpointError, ConfigError, InvariantError, NonFiniteError, WeightsError
 from stretto.learner.collapse import CollapseWatch
 from stretto.learner.critic import check_critic
 from stretto.learner.gradient import Gradient, Pass, Passes, check_part, losses_of
@@ -32,7 +33,6 @@ from stretto.models.load import named_weights, save_policy
 from stretto.models.lora import merged_weights, save_lora
 from stretto.objectives.base import Objective
 from stretto.objectives.metrics import Metrics
-from stretto.totals import Totals
 
 log = logging.getLogger("stretto")
 Staged = TypeVar("Staged")
@@ -83,7 +83,7 @@ class Learner:
         return self.scorer.critic is not None and self.version < self.config.critic.warmup_steps
 
     def step(self, columns: Columns) -> StepResult:
-        """Train on packed trajectories (``stretto.pool.columns``) as a whole: mini-batches, epochs and updates of the
+        """Train on packed trajectories (``stretto.data.columns``) as a whole: mini-batches, epochs and updates of the
         critic as configured, then one version more.
 
         Raises ``WeightsError`` when a non-finite gradient must stop the run (``on_nonfinite``, ``max_skipped``).

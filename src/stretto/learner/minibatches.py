@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 
 
 def minibatch_rows(batch: TokenBatch, minibatches: int, seed: int, version: int, index: int) -> list[Tensor]:

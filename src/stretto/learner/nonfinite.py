@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.learner.prepare import Prepared
 from stretto.learner.scores import Scorer
 

@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from stretto.config.learner import LearnerConfig
-from stretto.errors import WeightsError
+from stretto.kernel.errors import WeightsError
 from stretto.learner.optimizer import Optimizer
 from stretto.learner.scores import Scorer
 

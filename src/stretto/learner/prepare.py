@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.scores import Scorer
 from stretto.objectives.base import Objective

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 Column = NDArray[Any]
 Columns = Mapping[str, Column]
-"""Packed trajectories (``stretto.pool.columns``): a flat array per field."""
+"""Packed trajectories (``stretto.data.columns``): a flat array per field."""
 
 M = TypeVar("M", bound=Mapping[str, float], covariant=True)
 """The metrics of a result: exact sums (``objectives.metrics.Metrics``) in the learner's process, numbers elsewhere."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
 from stretto.config.learner import LearnerConfig
-from stretto.errors import DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError
 from stretto.learner.critic import build_critic
 from stretto.models.head import Head, head_transform
 from stretto.models.llama_like import unsupported

@@ -12,7 +12,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from stretto.errors import CheckpointError
+from stretto.kernel.errors import CheckpointError
 from stretto.learner.old_policy.base import OldPolicyRoute
 
 FORMAT = 1

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.data.totals import Totals
 from stretto.learner.result import Column, Columns, Floats
-from stretto.totals import Totals
 
 _OF_ROWS = ("length", "trajectory", "reward", "terminated", "truncated", "turns", "version_complete", "group",
             "reward_fast", "reward_slow", "trained_at")  # fmt: skip
@@ -36,7 +36,7 @@ class Turns:
 
 
 def by_turn(columns: Columns) -> Turns:
-    """Split packed trajectories (``stretto.pool.columns``) into rows.
+    """Split packed trajectories (``stretto.data.columns``) into rows.
 
     A turn is an unbroken run of policy tokens. Its row holds the trajectory up to the turn's last token, only the
     turn's tokens in the mask, and what was rewarded since the turn before; the last row also what follows it. Each

@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.kernel.metrics import joined
 from stretto.learner.diagnostics import Diagnostics
 from stretto.learner.minibatches import minibatch_rows

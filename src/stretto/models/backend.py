@@ -6,7 +6,7 @@ import json
 
 from tokenizers import Tokenizer, decoders, models
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 
 PAD, EOS, BOS = "<pad>", "<eos>", "<bos>"
 """The special tokens of the tiny model's own tokenizer."""

@@ -8,12 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stretto.errors import ConfigError, DataError, did_you_mean
+from stretto.kernel.errors import ConfigError, DataError, did_you_mean
 from stretto.models.backend import check_unmarked, marked
 
 if TYPE_CHECKING:
+    from stretto.data.trajectory import Ints
     from stretto.models.tokenizer import LightTokenizer
-    from stretto.trajectory import Ints
 
 Messages = Sequence[Mapping[str, Any]]
 _OURS = frozenset({"messages", "tools", "add_generation_prompt"})

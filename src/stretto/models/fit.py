@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from stretto.config.schema import RunConfig
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.models.reach import BUILT_IN, LLAMA_MODULES, check_reach
 
 

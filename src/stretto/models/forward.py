@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from stretto.errors import ConfigError, WeightsError, did_you_mean
+from stretto.kernel.errors import ConfigError, WeightsError, did_you_mean
 from stretto.models.reach import check_reach, description_of
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.models.forward import KVShape, Span, check_weights
 from stretto.models.reach import description_of, window_of
 

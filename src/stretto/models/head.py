@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.models.logp import PLAIN, Transform, token_logp, trunk_of
 from stretto.models.lora import ADAPTER, tied
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.models.tokenizer_files import load_tokenizer
 
 _NOISE = ("dropout", "_pdrop", "layerdrop", "jitter")

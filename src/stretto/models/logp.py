@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 
 LOGITS_BYTES = 2**28
 """Logits up to this size stay in memory for the backward pass."""

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from stretto.config.schema import RunConfig
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.models.tiny import Progress
 from stretto.models.tokenizer import LightTokenizer
 

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.models.tiny import Progress, cache_root
 
 _HINT = (

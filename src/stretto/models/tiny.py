@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from stretto.components import options_of
 from stretto.config.sections import SFT
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.components import options_of
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.models.reach import BUILT_IN
 from stretto.models.tokenizer import LightTokenizer, alphabet_of, char_tokenizer, light_tokenizer
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from tokenizers import Tokenizer, decoders, models
 
-from stretto.errors import DataError
+from stretto.data.trajectory import Ints
+from stretto.kernel.errors import DataError
 from stretto.models.backend import BOS, EOS, PAD, added_around, character_table, check_unmarked, renamed, settle
 from stretto.models.tokenizer_files import eos_ids, load_tokenizer, own_characters, read_json
-from stretto.trajectory import Ints
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

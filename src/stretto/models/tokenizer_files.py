@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.models.backend import EOS, PAD, character_table
 
 

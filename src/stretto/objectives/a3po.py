@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.decoupled_ppo import DecoupledPPO
 from stretto.objectives.ratio import Interpolation, proxy_logp, proxy_share
 from stretto.objectives.registry import REGISTRY

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError, NonFiniteError
-from stretto.variance import all_equal
+from stretto.data.batch import TokenBatch
+from stretto.data.variance import all_equal
+from stretto.kernel.errors import DataError, NonFiniteError
 
 STD_EPSILON = 1e-6
 """Added to a group's standard deviation. Not published: our choice."""

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "const", "trajectory-sum"]
 

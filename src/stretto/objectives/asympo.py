@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.aggregate import Aggregation, mean_nll, scale_normalised
 from stretto.objectives.base import Objective

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.advantage import steps_of
 from stretto.objectives.decoupled_ppo import DecoupledPPO

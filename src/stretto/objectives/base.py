@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError, InvariantError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError, InvariantError
 from stretto.kernel.metrics import undeclared
 from stretto.objectives.advantage import absent_rows, group_advantages, standardised
 from stretto.objectives.aggregate import Aggregation, aggregate

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.corrected_values import CorrectedValues
 from stretto.objectives.registry import REGISTRY

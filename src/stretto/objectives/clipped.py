@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.base import Objective
 from stretto.objectives.gate import ppo_clip
 from stretto.objectives.metrics import Metrics, off_policy

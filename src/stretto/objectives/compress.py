@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 
 BOUND = 1e18
 """Results of recursions are cut here: one further ratio (at most e^40) and a sum over a batch still fit in float32."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.corrected_values import CorrectedValues
 from stretto.objectives.gate import inside, ppo_clip
 from stretto.objectives.metrics import Metrics, off_policy

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.gate import inside, ppo_clip
 from stretto.objectives.metrics import Metrics, off_policy

@@ -8,7 +8,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.components import type_text
+from stretto.kernel.components import type_text
 from stretto.objectives.registry import REGISTRY
 from stretto.objectives.table import GradientRow, example, gradient_table
 

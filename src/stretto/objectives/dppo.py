@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.gate import bernoulli_kl, moving_away
 from stretto.objectives.ratio import at_level, ratio
 from stretto.objectives.registry import REGISTRY

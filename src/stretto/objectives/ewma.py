@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 
 
 class Ewma:

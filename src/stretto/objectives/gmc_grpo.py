@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.aggregate import Aggregation
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import at_level, log_ratio, ratio

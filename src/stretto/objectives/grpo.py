@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.aggregate import Aggregation
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.gate import sequence_kept

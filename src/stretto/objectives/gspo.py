@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.aggregate import Aggregation
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.gate import ppo_clip

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError, NonFiniteError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError, NonFiniteError
 
 
 def check_finite(name: str, x: Tensor, mask: Tensor) -> None:

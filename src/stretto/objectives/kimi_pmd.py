@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import Reference, log_ratio, reference_logp

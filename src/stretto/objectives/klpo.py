@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives import klpo_estimators as kl
 from stretto.objectives.advantage import row_rewards

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.objectives.ratio import log1mexp
 
 _MASS_TOLERANCE = 1e-3

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError
 from stretto.objectives.gate import second_moment_limit
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import log_ratio, ratio, reference_logp

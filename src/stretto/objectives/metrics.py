@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.ratio import ratio
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import Reference, log_ratio, ratio

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError, NonFiniteError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError, NonFiniteError
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.base import Objective
 from stretto.objectives.metrics import Metrics, off_policy

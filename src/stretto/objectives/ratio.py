@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 
 LOG_BOUND = 40.0
 """|log ratio| is cut here before ``exp``: e^40 = 2e17 and its inverse are ordinary float32 numbers."""

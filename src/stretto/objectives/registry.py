@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.components import Registry
+from stretto.kernel.components import Registry
 
 METHODS = (
     "reinforce",

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError
 from stretto.objectives.base import Objective
 
 

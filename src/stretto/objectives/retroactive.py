@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 BRANCH_CROSSING = 1.5936242600400401
 """KL in nats at which KL / 2 = 1 - e^-KL: above it, the second branch of ``bias_bound`` is the smaller one."""

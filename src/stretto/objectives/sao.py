@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.advantage import standardised
 from stretto.objectives.base import Baseline, Objective
 from stretto.objectives.metrics import Metrics, off_policy

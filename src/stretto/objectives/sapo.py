@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.aggregate import Aggregation
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import log_ratio, ratio, reference_logp

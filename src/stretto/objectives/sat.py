@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.objectives.clipped import Clipped
 from stretto.objectives.gate import ppo_clip

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.objectives.compress import BOUND, HUGE, Compressed, compiled, compress, run_kernel
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.aggregate import Aggregation, mean_nll
 from stretto.objectives.asympo import response_scales
 from stretto.objectives.base import Objective

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.aggregate import aggregate
 from stretto.objectives.registry import REGISTRY
 

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.compress import Compressed, compress
 from stretto.objectives.scans import anchored_scan, following, residual, reverse_scan, widest
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.ratio import at_level, ratio
 from stretto.objectives.registry import REGISTRY
 from stretto.objectives.weighted import Weighted

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.base import Objective
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.ratio import Level, at_level, log_ratio

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-from stretto.errors import cause
+from stretto.kernel.errors import cause
 from stretto.observe.tally import Row
 
 MAX_REASONS = 200

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.errors import ConfigError, DataError
+from stretto.kernel.errors import ConfigError, DataError
 
 
 def collapse_step(

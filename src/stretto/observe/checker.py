@@ -28,11 +28,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from stretto.kernel.logfile import MALFORMED, stream_events
 from stretto.observe.checker_state import ENDINGS, SLACK_S, CheckResult, Event, Violation, some
 from stretto.observe.checker_steps import StepRules
 from stretto.observe.checker_work import WorkRules
 from stretto.observe.checker_workers import WorkerRules
-from stretto.runtime.logfile import MALFORMED, stream_events
 
 ABNORMAL = ("error", "interrupt", "signal", "kill", "fail", "crash", "stop", "deadline", "deadlock")
 """``RunEnd.reason`` of a run that did not get to its end starts with one of these; it may leave work open."""

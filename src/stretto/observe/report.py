@@ -9,10 +9,10 @@ from pathlib import Path
 
 import orjson
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
+from stretto.kernel.logfile import MALFORMED, find_log, stream_events
 from stretto.observe.report_data import collect
 from stretto.observe.tally import Event
-from stretto.runtime.logfile import MALFORMED, find_log, stream_events
 
 
 def write_report(run_dir: Path | str, on_progress: Callable[[str], None] = lambda line: None) -> Path:

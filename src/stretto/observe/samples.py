@@ -25,12 +25,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Task
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.kernel.jsonl import read_jsonl
 from stretto.observe.token_text import part_texts
 from stretto.pool.group import Group
-from stretto.trajectory import Trajectory
 
 Sample = dict[str, Any]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.data.variance import all_equal
 from stretto.kernel.metrics import Metric, Section, declare
-from stretto.variance import all_equal
 
 Event = dict[str, Any]
 Row = dict[str, Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stretto.config.sections import Logging
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 
 class Tracker(Protocol):

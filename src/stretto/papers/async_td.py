@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
 from stretto.tabular.chains import mixing_time

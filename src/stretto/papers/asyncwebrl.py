@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.asyncwebrl.verbosity import TrainingCurve, VerbosityTask, expected, train

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.brace.random_walk import Estimator, RandomWalk, learn, reward_weight, window

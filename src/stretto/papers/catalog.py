@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stretto.errors import ConfigError, did_you_mean
+from stretto.kernel.errors import ConfigError, did_you_mean
 from stretto.papers.base import Paper
 
 PAPERS: tuple[Paper, ...] = (

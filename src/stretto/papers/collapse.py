@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 from stretto.observe.calibration import Laws, Trial, fit_laws
 from stretto.papers.base import Check, Outcome, Settings

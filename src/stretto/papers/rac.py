@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 from stretto.objectives.retroactive import age_weight
 from stretto.papers.base import Check, Outcome, Settings

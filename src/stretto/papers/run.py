@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.kernel.process_map import ProcessMap
 from stretto.papers.base import Check, Outcome, Paper, Settings
 from stretto.papers.catalog import PAPERS

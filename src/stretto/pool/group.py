@@ -9,10 +9,10 @@ from typing import Self
 
 import numpy as np
 
-from stretto.errors import InvariantError
-from stretto.pool.columns import held_bytes, look_at, pack, row_of
-from stretto.pool.schema import TOKENS, Columns, Schema
-from stretto.trajectory import Trajectory
+from stretto.data.columns import held_bytes, look_at, pack, row_of
+from stretto.data.schema import TOKENS, Columns, Schema
+from stretto.data.trajectory import Trajectory
+from stretto.kernel.errors import InvariantError
 
 
 @dataclass(slots=True, eq=False)

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stretto.errors import InvariantError
-from stretto.pool.columns import concatenate, held_bytes, look_at
+from stretto.data.columns import concatenate, held_bytes, look_at
+from stretto.data.schema import Columns
+from stretto.data.trajectory import Trajectory
+from stretto.kernel.errors import InvariantError
 from stretto.pool.group import Group
-from stretto.pool.schema import Columns
-from stretto.trajectory import Trajectory
 
 _VIEW_BYTES = sys.getsizeof(np.empty(1)[:0])
 FRESH = -1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.pool.schema import Columns
+from stretto.data.schema import Columns
 
 Floats = NDArray[np.float64]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.errors import InvariantError
-from stretto.pool.columns import concatenate
+from stretto.data.columns import concatenate
+from stretto.data.schema import TOKENS, Columns, Schema
+from stretto.kernel.errors import InvariantError
 from stretto.pool.group import Group
-from stretto.pool.schema import TOKENS, Columns, Schema
 
 
 class Pool:

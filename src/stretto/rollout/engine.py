@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from stretto.errors import ConfigError, StrettoError, WeightsError, did_you_mean
+from stretto.data.trajectory import Completion, Ints
+from stretto.kernel.errors import ConfigError, StrettoError, WeightsError, did_you_mean
 from stretto.models.forward import build_forward
 from stretto.rollout.rows import SequenceState
 from stretto.rollout.scheduler import Scheduler
 from stretto.rollout.types import IN_FLIGHT_MODES, LEAST_TEMPERATURE, ExportedRequest, Report, Request, SamplingParams
 from stretto.rollout.weight_versions import WeightVersions
-from stretto.trajectory import Completion, Ints
 
 
 class TorchEngine:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.data.trajectory import Completion
 from stretto.rollout.noise import uniforms
 from stretto.rollout.types import Request
-from stretto.trajectory import Completion
 
 
 @dataclass(slots=True, eq=False)

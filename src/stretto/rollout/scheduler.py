@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
+from stretto.data.trajectory import Completion
 from stretto.rollout.decode import Decoder
 from stretto.rollout.kv import KVStore
 from stretto.rollout.rows import Rows, SequenceState, arrange
 from stretto.rollout.types import empty_completion
 from stretto.rollout.weight_versions import WeightVersions
-from stretto.trajectory import Completion
 
 _FRESH, _PAUSED, _FREE = 1 << 43, 1 << 60, 1 << 61
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.trajectory import Completion, Ints
+from stretto.data.trajectory import Completion, Ints
 
 IN_FLIGHT_MODES = ("keep", "reprefill", "drain", "abort", "pin")
 """What happens to running requests when new weights arrive; see ``docs/loop.md``."""

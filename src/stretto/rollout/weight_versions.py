@@ -9,7 +9,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from stretto.errors import StrettoError, WeightsError
+from stretto.kernel.errors import StrettoError, WeightsError
 from stretto.models.forward import Forward
 
 

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stretto.envs.counter import mix
-from stretto.errors import DataError, InvariantError, did_you_mean
+from stretto.data.counter import mix
+from stretto.data.trajectory import Completion, Transcript, join
+from stretto.kernel.clock import Sleep
+from stretto.kernel.errors import DataError, InvariantError, did_you_mean
+from stretto.kernel.events import EventLog, version_runs
 from stretto.rollout.types import Request, SamplingParams
-from stretto.runtime.clock import Sleep
-from stretto.runtime.events import EventLog, version_runs
 from stretto.runtime.workers.base import TURNS, EngineHandle
-from stretto.trajectory import Completion, Transcript, join
 
 _Variants = dict[tuple[tuple[str, Any], ...], SamplingParams]
 _VARIANTS: dict[int, tuple[SamplingParams, _Variants]] = {}

@@ -11,15 +11,15 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules
 from stretto.control.view import View
 from stretto.envs.base import Environment
+from stretto.kernel.events import EventLog
+from stretto.kernel.waits import Waits
 from stretto.learner.result import StepResult
 from stretto.pool.group import Group
 from stretto.pool.old_logprobs import OldLogprobs
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.evaluate import Evaluator
-from stretto.runtime.events import EventLog
 from stretto.runtime.inputs import Inputs
 from stretto.runtime.late import LateRewards
-from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, LearnerHandle
 
 

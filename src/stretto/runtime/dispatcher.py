@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stretto.components import said_where
-from stretto.errors import StrettoError, cause
+from stretto.kernel.components import said_where
+from stretto.kernel.errors import StrettoError, cause
 from stretto.pool.group import Group
 from stretto.pool.pool import Pool
 from stretto.runtime.client import RolloutClient

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Environment, Task
+from stretto.kernel.events import UNLOGGED, EventLog
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.client import RolloutClient, Scoring
-from stretto.runtime.events import UNLOGGED, EventLog
 from stretto.runtime.failures import Failures
 from stretto.runtime.workers.base import EngineHandle
-from stretto.trajectory import Trajectory
 
 FIRST_ID = UNLOGGED  # trajectory ids of evaluations: far from those of training
 _ROUNDING = 1e-6

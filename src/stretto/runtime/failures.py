@@ -11,8 +11,8 @@ from typing import Any
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component
-from stretto.errors import StrettoError, in_plugin, origin, trace
-from stretto.trajectory import Trajectory
+from stretto.data.trajectory import Trajectory
+from stretto.kernel.errors import StrettoError, in_plugin, origin, trace
 
 FILE = "logs/tracebacks.txt"
 _MOST = 20

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.control.hooks import Rules
+from stretto.data.trajectory import Completion, Trajectory
 from stretto.envs.base import Environment, Task
 from stretto.envs.verifiers import normalize
-from stretto.errors import ConfigError, InvariantError
+from stretto.kernel.errors import ConfigError, InvariantError
+from stretto.kernel.events import EventLog, version_runs
+from stretto.kernel.timeout_queue import TimeoutQueue
 from stretto.pool.group import Group
 from stretto.runtime.client import RolloutClient
-from stretto.runtime.events import EventLog, version_runs
 from stretto.runtime.failures import Failures
 from stretto.runtime.members import MEMBERS, GroupLimits, Member, RunningGroup
-from stretto.runtime.timeout_queue import TimeoutQueue
 from stretto.runtime.workers.base import EngineHandle
-from stretto.trajectory import Completion, Trajectory
 
 _id = attrgetter("id")
 

@@ -25,7 +25,7 @@ from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import in_order
 from stretto.envs.base import Environment, Task
-from stretto.errors import CheckpointError
+from stretto.kernel.errors import CheckpointError
 
 Inputs = dict[str, dict[str, Any]]
 """Kind (``data``, ``prompts``, ``tokenizer``, ``model``, ``code``) -> what was hashed -> fingerprint, or a count;

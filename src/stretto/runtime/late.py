@@ -10,18 +10,18 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from stretto.data.counter import mix
+from stretto.data.schema import Columns
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Environment, Task
-from stretto.envs.counter import mix
 from stretto.envs.verifiers import normalize
-from stretto.errors import ConfigError, InvariantError, StrettoError
+from stretto.kernel.clock import Sleep
+from stretto.kernel.errors import ConfigError, InvariantError, StrettoError
+from stretto.kernel.events import Event, EventLog
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.pool.group import Group
 from stretto.pool.late import DelayedRewards, PendingReward, with_late
-from stretto.pool.schema import Columns
-from stretto.runtime.clock import Sleep
-from stretto.runtime.events import Event, EventLog
 from stretto.runtime.failures import Failures
-from stretto.trajectory import Trajectory
 
 OWN = declare(
     __name__,

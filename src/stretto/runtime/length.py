@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from stretto.config.schema import RunConfig
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 _ROUNDING = 1e-9
 """``0.29 * 100`` is a little less than 29."""

@@ -27,17 +27,17 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from stretto.config.schema import RunConfig
-from stretto.errors import CheckpointError, StrettoError
-from stretto.pool.columns import concatenate, pack, pack_completions, unpack, unpack_completions
+from stretto.data.columns import concatenate, pack, pack_completions, unpack, unpack_completions
+from stretto.data.schema import Columns
+from stretto.data.trajectory import Completion
+from stretto.kernel.errors import CheckpointError, StrettoError
+from stretto.kernel.logfile import GZIP, PLAIN
 from stretto.pool.group import Group
 from stretto.pool.late import PendingReward
 from stretto.pool.pool import columns_of
-from stretto.pool.schema import Columns
 from stretto.runtime.inputs import Inputs, prompt_of
-from stretto.runtime.logfile import GZIP, PLAIN
 from stretto.runtime.members import RunningGroup, snapshot_member
 from stretto.runtime.saved import SavedGroup, late_rewards, ready_groups, running_group
-from stretto.trajectory import Completion
 
 FORMAT = 3
 """2: late rewards. 3: today's names of records and settings."""

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 
+from stretto.data.trajectory import Completion, Trajectory, join
 from stretto.envs.base import Task
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.workers.base import EngineHandle
-from stretto.trajectory import Completion, Trajectory, join
 
 MEMBERS = 1000  # trajectory ids: group * MEMBERS + a counter of the group's trajectories
 

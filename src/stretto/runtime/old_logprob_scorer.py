@@ -12,16 +12,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stretto.errors import InvariantError
-from stretto.pool.columns import pack
+from stretto.data.columns import pack
+from stretto.data.records import UNRECORDED
+from stretto.data.schema import Columns
+from stretto.data.trajectory import Completion, Trajectory
+from stretto.kernel.errors import InvariantError
 from stretto.pool.old_logprobs import OldLogprobs
-from stretto.pool.schema import Columns
-from stretto.records import UNRECORDED
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.members import Member, unfinished
 from stretto.runtime.publish import Publisher
-from stretto.trajectory import Completion, Trajectory
 
 _LOOK_S = 0.05
 

@@ -14,8 +14,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from stretto.control.version_pinning import may_pin
-from stretto.errors import StrettoError, WorkerError
-from stretto.runtime.clock import VirtualLoop
+from stretto.kernel.clock import VirtualLoop
+from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.runtime.context import Outcome, RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.manifest import Restored

@@ -15,11 +15,11 @@ from typing import Any
 from stretto.config.deadlines import Deadlines
 from stretto.control.hooks import Publish
 from stretto.control.view import View
-from stretto.errors import WorkerError
+from stretto.kernel.clock import VirtualLoop
+from stretto.kernel.errors import WorkerError
+from stretto.kernel.events import EventLog
+from stretto.kernel.waits import Waits
 from stretto.learner.result import Staging
-from stretto.runtime.clock import VirtualLoop
-from stretto.runtime.events import EventLog
-from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle
 
 SLOTS = 2

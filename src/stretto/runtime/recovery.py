@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from stretto.errors import CheckpointError
+from stretto.kernel.errors import CheckpointError
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.inputs import prompt_of

@@ -8,11 +8,11 @@ from typing import Any
 
 from safetensors.numpy import load
 
-from stretto.pool.columns import unpack
+from stretto.data.columns import unpack
+from stretto.data.schema import TOKENS, Columns
+from stretto.data.trajectory import Completion, Trajectory
 from stretto.pool.group import Group
 from stretto.pool.late import PendingReward
-from stretto.pool.schema import TOKENS, Columns
-from stretto.trajectory import Completion, Trajectory
 
 
 @dataclass(frozen=True, slots=True)

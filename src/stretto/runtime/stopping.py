@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from stretto.kernel.clock import WallLoop
 from stretto.kernel.signals import Signals
-from stretto.runtime.clock import WallLoop
 from stretto.runtime.orchestrator import Orchestrator
 
 

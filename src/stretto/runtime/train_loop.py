@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import DeadlockError, InvariantError
+from stretto.data.schema import Columns
+from stretto.kernel.errors import DeadlockError, InvariantError
 from stretto.kernel.metrics import Metric, Section, declare, joined
 from stretto.learner.result import StepResult
 from stretto.pool.group import Group
 from stretto.pool.pool import columns_of
-from stretto.pool.schema import Columns
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.old_logprob_scorer import OldLogprobScorer

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import NormalDist
 
 from stretto.config.simulation import LENGTHS, Distribution, Simulation
-from stretto.envs.counter import mix, mix_on, mix_once
+from stretto.data.counter import mix, mix_on, mix_once
 from stretto.rollout.types import Report
 
 _NORMAL = NormalDist()

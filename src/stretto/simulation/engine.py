@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stretto.config.simulation import Simulation
-from stretto.errors import ConfigError, InvariantError
+from stretto.data.trajectory import Completion, Ints
+from stretto.kernel.errors import ConfigError, InvariantError
 from stretto.rollout.types import Request
-from stretto.trajectory import Completion, Ints
 
 _LONGEST = 1 << 20
 _LOADS = 64

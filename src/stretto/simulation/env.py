@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Environment, LateClient, Task
-from stretto.errors import StrettoError
+from stretto.kernel.errors import StrettoError
 from stretto.simulation.costs import CostModel
-from stretto.trajectory import Trajectory
 
 
 class SimulatedFailure(StrettoError):

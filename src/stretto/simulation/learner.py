@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from stretto.errors import CheckpointError, InvariantError
+from stretto.data.totals import Totals
+from stretto.kernel.errors import CheckpointError, InvariantError
 from stretto.learner.result import Columns, Floats, ForwardBackwardResult, Losses, OptimResult, StepResult
-from stretto.totals import Totals
 
 _UNKNOWN = Losses(math.nan, math.nan, math.nan)
 Staged = TypeVar("Staged")

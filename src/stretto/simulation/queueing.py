@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 
 def mean_staleness(slots: int, batch: int, rho: float, capacity: float, tail: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.config.load import parse_override
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 
 _ARM = re.compile(r"(?:(?P<label>[^=\[\]]+)=)?(?P<name>[^=\[\]]+)(?:\[(?P<options>.*)\])?")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.observe.calibration import Laws, Trial, fit_laws
 from stretto.sweep.cells import Cell, run_cells
 from stretto.sweep.compare import collapse_of

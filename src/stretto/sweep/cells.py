@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from stretto import rundir
-from stretto.checks import check
 from stretto.config.load import load_config
 from stretto.config.schema import RunConfig
-from stretto.errors import ConfigError, DataError, StrettoError
+from stretto.kernel.errors import ConfigError, DataError, StrettoError
 from stretto.kernel.jsonl import cut_torn_line, read_jsonl
 from stretto.kernel.process_map import ProcessMap
 from stretto.observe.metrics import read_metrics
+from stretto.run import rundir
+from stretto.run.checks import check
 
 _EXACT = ("order=submission", "control.in_flight=pin")  # each batch is sampled by the one version that it should be
 _QUIET = ("logging.console=off", "logging.report=false", "logging.rollouts_per_step=0", "save_every=0")
@@ -172,7 +172,7 @@ def _sft_models(pool: ProcessMap, source: str, settings: Sequence[str], cells: I
 
 
 def _build(source: str, settings: list[str], cell: Cell) -> None:
-    from stretto.wiring import load_environment
+    from stretto.run.wiring import load_environment
 
     load_environment(_load(source, settings, cell), "rehearse", _silent)
 
@@ -182,7 +182,7 @@ def _silent(line: str) -> None:
 
 
 def _run_cell(source: str, settings: list[str], cell: Cell, out: Path, keep: bool) -> dict[str, Any]:
-    from stretto.launch import launch
+    from stretto.run.launch import launch
 
     run = out / "runs" / cell.name
     shutil.rmtree(run, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stretto.config.load import load_config
-from stretto.errors import ConfigError, InvariantError
+from stretto.kernel.errors import ConfigError, InvariantError
 from stretto.observe.calibration import collapse_step
 from stretto.observe.confidence import t_interval
 from stretto.sweep.arms import Arm

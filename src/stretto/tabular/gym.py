@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import discount, index_in, number, probabilities
 from stretto.tabular.gym_check import Outcome, Table, play
 from stretto.tabular.mdp import MDP

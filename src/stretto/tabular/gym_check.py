@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats
 
 Outcome = tuple[int, bool, float]

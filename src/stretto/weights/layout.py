@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.errors import WeightsError
+from stretto.kernel.errors import WeightsError
 
 ALIGNMENT = 64
 _DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.float16)}

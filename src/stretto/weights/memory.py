@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from stretto.errors import DataError, WeightsError
+from stretto.kernel.errors import DataError, WeightsError
 
 SLOTS = 2
 HEADER_BYTES = 4096

@@ -17,7 +17,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from stretto.errors import WeightsError
+from stretto.kernel.errors import WeightsError
 from stretto.weights.layout import Entry, Layout
 from stretto.weights.memory import HEADER_BYTES, SLOTS, allocate, stride
 

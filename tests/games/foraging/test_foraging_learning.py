@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.errors import ConfigError
 from stretto.games.foraging.loop import run
 from stretto.games.foraging.reference import Moment, plain
 from stretto.games.foraging.strategist import Strategist, overlap, strategic_reward
 from stretto.games.foraging.tactical import TacticalLearner
 from stretto.games.foraging.training import Runs, Training
 from stretto.games.foraging.world import Foraging
+from stretto.kernel.errors import ConfigError
 
 WORLD = Foraging()
 ARRAYS = ("food", "overlap", "rich", "theta", "visits", "values")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from stretto.errors import ConfigError
 from stretto.games.foraging.mini import SMOOTHNESS, Mini, mini
 from stretto.games.foraging.mini_loop import ARM, PAY, SEASON, Climb, climb
 from stretto.games.foraging.strategist import Strategist
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.counter import key, normal, uniform
 from stretto.tabular.slopes import log_spaced, loglog_slope
 

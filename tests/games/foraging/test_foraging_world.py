@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pettingzoo.test import parallel_api_test
 
-from stretto.errors import ConfigError
 from stretto.games.foraging.env import ForagingEnv
 from stretto.games.foraging.strategist import Strategist
 from stretto.games.foraging.world import RICH, Field, Foraging, split
+from stretto.kernel.errors import ConfigError
 
 WORLD = Foraging()
 STAY, UP, DOWN, LEFT, RIGHT = range(5)

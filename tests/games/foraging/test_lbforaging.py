@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
 from stretto.games.foraging.outside import nearest_food, play
 from stretto.games.foraging.tactical import TacticalLearner
+from stretto.kernel.errors import ConfigError
 
 lbforaging = pytest.importorskip("lbforaging")
 NAME = "Foraging-8x8-2p-2f-v3"

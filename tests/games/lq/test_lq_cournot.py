@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pettingzoo.test import parallel_api_test
 from scipy.linalg import solve_discrete_are
 
-from stretto.errors import ConfigError
 from stretto.games.lq.cournot import (
     ORACLES,
     Cournot,
@@ -29,6 +28,7 @@ from stretto.games.lq.market import Learners
 from stretto.games.lq.outside import quantecon_nash
 from stretto.games.lq.riccati import nash, nash_residual, riccati
 from stretto.games.lq.scalar import firm_gain
+from stretto.kernel.errors import ConfigError
 
 
 @pytest.mark.parametrize("s", list(ORACLES))

@@ -7,7 +7,6 @@ import numba
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
 from stretto.games.lq.cournot import Cournot
 from stretto.games.lq.cournot_learning import cournot_least_squares
 from stretto.games.lq.cournot_reference import reference
@@ -16,6 +15,7 @@ from stretto.games.lq.learning import iterated_least_squares
 from stretto.games.lq.market import Learned, Learners
 from stretto.games.lq.riccati import best_response, nash
 from stretto.games.lq.scalar import solve2, solve3
+from stretto.kernel.errors import ConfigError
 
 DUO = Cournot(s=0.3)
 TRIO = Cournot(s=0.5, firms=3, timing=1, c=(1.5, 2.0, 2.5), k=3.0)

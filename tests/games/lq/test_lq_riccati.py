@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
 from stretto.games.lq.cournot import Cournot
 from stretto.games.lq.game import LQGame, Regulator, from_own_costs
 from stretto.games.lq.outside import quantecon_nash
@@ -19,6 +18,7 @@ from stretto.games.lq.riccati import (
     riccati,
     riccati_step,
 )
+from stretto.kernel.errors import ConfigError
 
 
 def drawn(players: int, seed: int = 0, gamma: float = 0.9) -> LQGame:

@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame, best_response, nash_gap, uniform_policies, values
 from stretto.games.potential.batch import nash_gaps
 from stretto.games.potential.congestion import Congestion, congestion_game, imcg
@@ -21,6 +20,7 @@ from stretto.games.potential.potential import (
     total_potential,
     transition_sensitivity,
 )
+from stretto.kernel.errors import ConfigError
 
 
 def random_policies(game: MarkovGame, seed: int = 0) -> list[np.ndarray]:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame, best_response, face, gaps, nash_conv, nash_gap, uniform_policies, values
 from stretto.games.potential import episodic, online
 from stretto.games.potential.congestion import imcg
@@ -20,6 +19,7 @@ from stretto.games.potential.play import Run, log_times
 from stretto.games.potential.potential import total_potential
 from stretto.games.potential.projection import kl_project
 from stretto.games.potential.regret import gaps_along, nash_regret
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.mdp import action_values, deterministic
 
 

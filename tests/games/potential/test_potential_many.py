@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
 from stretto.games.markov import gaps
 from stretto.games.potential.jobs import jobs
 from stretto.games.potential.many import Crowd, crowd_gap, crowded_jobs, learn_crowd
 from stretto.games.potential.online import Schedule
+from stretto.kernel.errors import ConfigError
 
 
 def few() -> tuple[Crowd, object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.ddpg import DDPG, train, train_until_stable
 from stretto.games.pricing.ddpg_reference import train_reference
 from stretto.games.pricing.detector import detect, divergences, largest_flow
@@ -15,6 +14,7 @@ from stretto.games.pricing.networks import evaluate, he, layers
 from stretto.games.pricing.phase import Cell, ddpg_cell, diagram, tabular_cell
 from stretto.games.pricing.tabular import QLearning
 from stretto.games.pricing.traces import mutual_information, regress, shock, signalling
+from stretto.kernel.errors import ConfigError
 
 MARKET = Market()
 SMALL = DDPG(moves=240, warm=160, actor_lr=1e-3, soft=0.05)

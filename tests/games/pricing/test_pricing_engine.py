@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from pettingzoo.test import api_test
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.clockwork import capacity, latest, push, start
 from stretto.games.pricing.engine import Clocks, Engine, play
 from stretto.games.pricing.logit import Market
 from stretto.games.pricing.zoo import PricingEnv
+from stretto.kernel.errors import ConfigError
 from stretto.tabular import counter
 from stretto.tabular.delay import DelayLine, Delays
 

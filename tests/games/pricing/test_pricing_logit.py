@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq, minimize_scalar, root
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.logit import (
     Market,
     bertrand,
@@ -15,6 +14,7 @@ from stretto.games.pricing.logit import (
     monopoly,
     profit_flows,
 )
+from stretto.kernel.errors import ConfigError
 
 DUOPOLY = Market()
 UNEVEN = Market((2.0, 2.5, 1.8), (1.0, 1.2, 0.9), 0.1, 0.3)

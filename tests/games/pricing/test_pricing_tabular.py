@@ -10,12 +10,12 @@ import numba
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.deviation import deviation, to_grid
 from stretto.games.pricing.engine import Clocks, Engine
 from stretto.games.pricing.logit import Market, best_response
 from stretto.games.pricing.tabular import QLearning, first_values, learn, price_grid, profit_table
 from stretto.games.pricing.tabular_reference import learn_reference
+from stretto.kernel.errors import ConfigError
 
 MARKET = Market()
 SHORT = QLearning(limit=2000, evaluate=50.0)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 from stretto.tabular.asympo.prompt_bandit import sample_prompt_bandit, train
 

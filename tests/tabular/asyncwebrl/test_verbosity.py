@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 from stretto.tabular.asyncwebrl.verbosity import VerbosityTask, expected, roll, rows, train
 

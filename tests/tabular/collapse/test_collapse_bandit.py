@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 from stretto.tabular.collapse import collapse_bandit
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.collapse import stability
 
 

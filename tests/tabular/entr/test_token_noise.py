@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.tabular.entr.token_noise import engine_noise, entropy, first_order_law, positions, sample, softmax
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.objectives import get
 from stretto.tabular.gmc_grpo.grouped_bandit import GroupedBandit, compositions
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 from stretto.tabular.delay import Delays
 from stretto.tabular.lagged.learning import Plan, source, train

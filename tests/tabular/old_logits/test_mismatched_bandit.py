@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.objectives import get
 from stretto.tabular.old_logits.mismatched_bandit import Route, sample_mismatched_bandit, train
 

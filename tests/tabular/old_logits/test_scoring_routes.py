@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.old_logits import scoring_routes
 from stretto.tabular.old_logits.scoring_routes import compare_routes
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.ppo import Layered, layered
 from stretto.tabular.ppo import reference as plain
 from stretto.tabular.ppo.coupling import advantage_law, first_epoch, split_update

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.collapse.stability import lag_limit, spectral_radius
 from stretto.tabular.delay import Delays
 from stretto.tabular.ppo import Lateness, TabularPPO, layered, lock, ppo_tabular

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 from stretto.objectives.temporal import discounted_returns, gae
 from stretto.tabular.delay import DelayLine, Delays
 from stretto.tabular.ppo import Lateness, Layered, TabularPPO, kernel, layered, ppo_tabular

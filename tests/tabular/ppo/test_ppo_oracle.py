@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.ppo import Layered, layered
 from stretto.tabular.ppo import oracle as exact
 from stretto.tabular.softmax import softmax

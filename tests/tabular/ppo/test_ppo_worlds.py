@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.gym import read_mdp
 from stretto.tabular.ppo import Layered, layered, lock, unrolled
 from stretto.tabular.ppo.env import LayeredEnv

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.gym import TabularEnv, read_mdp
 from stretto.tabular.mdp import deterministic, policy_value
 from stretto.tabular.q import Corruption, Rule, best_q, corrupt

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.mdp import MDP, action_values
 from stretto.tabular.q import Corruption, Rule, best_q, corrupt, q_learning, sup_errors
 from stretto.tabular.q.corruption import contaminate

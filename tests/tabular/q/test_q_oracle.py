@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.mdp import MDP, action_values
 from stretto.tabular.q import Corruption, Rule, best_q, corrupt, mean_limit, q_learning, robust_limit, two_point_gap
 from stretto.tabular.q.oracle import population_trimmed_mean, shares

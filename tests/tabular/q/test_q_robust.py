@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.q import Corruption, Rule, contaminate, local_share, median_of_means, trim_for, trimmed_mean
 
 samples = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40)

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.chains import stationary
 from stretto.tabular.gym import read_mdp
 from stretto.tabular.mdp import MDP, chain, deterministic, policy_iteration, policy_value, uniform_policy

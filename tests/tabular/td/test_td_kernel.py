@@ -9,7 +9,7 @@ import numba
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.mdp import MDP
 from stretto.tabular.td.kernel import first_passage, td
 from stretto.tabular.td.moments import moments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.chains import hitting_times, mixing_time, stationary, time_reversal
 from stretto.tabular.td.kernel import td
 from stretto.tabular.td.laws import (

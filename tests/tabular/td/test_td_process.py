@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.chains import stationary, time_reversal
 from stretto.tabular.mdp import MDP, value_iteration
 from stretto.tabular.td.process import RewardProcess, with_restarts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.tabular.token_tree.tree import TokenTree, gibbs
 
 SMALL = TokenTree(torch.tensor([[-1, 1], [-1, -1]]), torch.tensor([[0.2, 0.0], [1.1, -0.5]], dtype=torch.float64))

@@ -16,8 +16,8 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.foraging.mini import Mini
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import distinct_seeds, number
 from stretto.tabular.counter import key, normal, uniform
 from stretto.tabular.threads import start_threads

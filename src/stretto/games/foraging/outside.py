@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.foraging.tactical import TacticalLearner
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 
 

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import number
 
 

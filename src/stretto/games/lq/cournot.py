@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stretto.errors import ConfigError
 from stretto.games.lq.game import LQGame, from_own_costs
 from stretto.games.lq.riccati import Equilibrium, nash
 from stretto.games.lq.scalar import firm_gain
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, number
 
 ORACLES: dict[float, tuple[float, float, float, float, float]] = {

@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
-from stretto.errors import ConfigError
 from stretto.games.lq.cournot import Cournot
 from stretto.games.lq.market import NOISE
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, number
 from stretto.tabular.counter import key, normal
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, discount, index_in
 
 

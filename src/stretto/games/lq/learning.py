@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import ConfigError
 from stretto.games.lq.game import LQGame, own_regulator
 from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Clock, checkpoints_of, frozen_of, gaps_of
 from stretto.games.lq.riccati import riccati
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, distinct_seeds, number
 from stretto.tabular.counter import key, normals, uniforms
 

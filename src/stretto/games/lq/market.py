@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stretto.errors import ConfigError
 from stretto.games.lq.cournot import Cournot, nash_gains
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, number
 
 Clock = Literal["fixed", "poisson", "geometric"]

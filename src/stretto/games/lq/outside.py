@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import ConfigError
 from stretto.games.lq.game import LQGame
 from stretto.games.lq.riccati import Equilibrium
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import number
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy.linalg import LinAlgError, solve_discrete_are, solve_discrete_lyapunov
 
-from stretto.errors import ConfigError
 from stretto.games.lq.game import LQGame, Regulator
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, index_in, number
 
 Route = Literal["recursion", "dare"]

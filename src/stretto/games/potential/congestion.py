@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number, probabilities
 
 Floats = NDArray[np.float64]

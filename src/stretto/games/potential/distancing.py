@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
 from stretto.games.potential.congestion import PotentialGame, digits
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 
 WEIGHTS = (1.0, 2.0, 4.0, 6.0)

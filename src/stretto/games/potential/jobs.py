@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import binom
 
-from stretto.errors import ConfigError
 from stretto.games.potential.congestion import Congestion, congestion_game
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.potential.jobs import machine_costs, machine_transitions
 from stretto.games.potential.online import SET_2, Schedule, update_row
 from stretto.games.potential.play import ACTIONS, MOVES, STOP, pick
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, discount, number, probabilities
 from stretto.tabular.counter import key, uniform
 from stretto.tabular.mdp import MDP, deterministic, policy_iteration

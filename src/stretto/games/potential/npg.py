@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame, Policies, uniform_policies, values
 from stretto.games.potential.projection import kl_project
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 
 Floats = NDArray[np.float64]

@@ -18,7 +18,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
 from stretto.games.potential.npg import check_floor
 from stretto.games.potential.play import (
@@ -35,6 +34,7 @@ from stretto.games.potential.play import (
     tables,
 )
 from stretto.games.potential.projection import kl_project, project_row
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import distinct_seeds, number
 from stretto.tabular.counter import key, normal, normals, uniform, uniforms
 from stretto.tabular.sampling import alias_sample

@@ -11,8 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.sampling import alias_table
 from stretto.tabular.slopes import log_spaced
 from stretto.tabular.threads import start_threads

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame, Policies, values
 from stretto.games.potential.batch import best_values, own_apart
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 
 Floats = NDArray[np.float64]

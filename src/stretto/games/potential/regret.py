@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.markov import MarkovGame
 from stretto.games.potential.batch import nash_gaps
 from stretto.games.potential.play import Run
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array
 
 Floats = NDArray[np.float64]

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.clockwork import capacity
 from stretto.games.pricing.ddpg_kernel import train_pair
 from stretto.games.pricing.engine import SEED_END, Clocks, Policy, box_of
 from stretto.games.pricing.logit import Floats, Market
 from stretto.games.pricing.networks import Singles, evaluate, he, size
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, distinct_seeds, index_in, number, of_type
 from stretto.tabular.counter import key
 from stretto.tabular.threads import start_threads

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.ddpg import Trained
 from stretto.games.pricing.engine import box_of
 from stretto.games.pricing.logit import Market
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import number, of_type
 
 _STRIDE, _FIRST = 20, 500  # updates between looks; updates before the first

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.engine import Clocks
 from stretto.games.pricing.logit import Floats, Market
 from stretto.games.pricing.tabular import profit_table
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, increasing, index_in, of_type
 
 _SETTLE, _AVERAGE, _TOLERANCE = 2000, 1000, 1e-11

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.logit import Market
+from stretto.kernel.errors import ConfigError
 from stretto.tabular import counter
 from stretto.tabular.arguments import array, index_in, number, of_type
 from stretto.tabular.delay import DelayLine, Delays

@@ -21,7 +21,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, index_in, number, of_type
 
 Floats = NDArray[np.float64]

@@ -21,10 +21,10 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.clockwork import accrue, capacity, gap_of, latest, push, start
 from stretto.games.pricing.engine import GAPS, MOVERS, Clocks
 from stretto.games.pricing.logit import Floats, Market
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, distinct_seeds, increasing, number, of_type
 from stretto.tabular.counter import key, uniform
 from stretto.tabular.threads import start_threads

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pettingzoo import AECEnv
 
-from stretto.errors import ConfigError
 from stretto.games.pricing.engine import SEED_END, Clocks, Engine, Turn, box_of
 from stretto.games.pricing.logit import Market
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import number, of_type
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import InvariantError, WeightsError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import InvariantError, WeightsError
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.learner.old_policy.weights import holding
 from stretto.learner.scores import Scorer

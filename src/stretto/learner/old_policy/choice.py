@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stretto.config.learner import OldPolicy
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
     from stretto.config.schema import RunConfig

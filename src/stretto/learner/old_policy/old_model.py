@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.old_policy.weights import Copies
 from stretto.learner.scores import Scorer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.learner.old_policy.base import OldPolicyRoute
 from stretto.learner.scores import Scorer
 from stretto.objectives.ratio import proxy_logp, proxy_share

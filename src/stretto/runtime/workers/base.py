@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from stretto.errors import InvariantError, WorkerError
+from stretto.data.schema import Columns
+from stretto.data.totals import Totals
+from stretto.data.trajectory import Completion
+from stretto.kernel.errors import InvariantError, WorkerError
+from stretto.kernel.events import UNLOGGED, EventLog
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
-from stretto.pool.schema import Columns
 from stretto.rollout.types import Report, Request, empty_completion
-from stretto.runtime.events import UNLOGGED, EventLog
-from stretto.totals import Totals
-from stretto.trajectory import Completion
 
 TURNS = 1000  # request ids: trajectory * TURNS + a counter of this trajectory's requests
 _UNLOGGED_REQUEST = UNLOGGED * TURNS

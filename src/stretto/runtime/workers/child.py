@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import ConfigError, StrettoError
 from stretto.kernel.child import die_with_parent, leave_signals_to_parent
+from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.runtime.workers.requests import unpack_requests
 from stretto.runtime.workers.wire import ChildWire
 
@@ -169,7 +169,7 @@ class _EngineProcess(_Process):
 
     def report(self, finished: Any) -> None:
         """Tell the parent what finished, what has its first token, and when this process computed."""
-        from stretto.pool.columns import pack_completions
+        from stretto.data.columns import pack_completions
 
         if finished or self.spans:
             columns = pack_completions(finished) if finished else None
@@ -178,7 +178,7 @@ class _EngineProcess(_Process):
 
     def handle(self, message: Any) -> None:
         """One message of the parent."""
-        from stretto.pool.columns import pack_completions
+        from stretto.data.columns import pack_completions
 
         kind = message[0]
         if kind == "add":

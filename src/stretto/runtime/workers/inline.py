@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from stretto.data.schema import Columns
+from stretto.data.totals import Totals
+from stretto.data.trajectory import Completion
+from stretto.kernel.events import EventLog
+from stretto.kernel.waits import Waits
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
-from stretto.pool.schema import Columns
 from stretto.rollout.types import Engine, Report, Request
-from stretto.runtime.events import EventLog
-from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
-from stretto.totals import Totals
-from stretto.trajectory import Completion
 
 Answer = TypeVar("Answer")
 Staged = TypeVar("Staged")

@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import InvariantError, WorkerError
+from stretto.data.columns import unpack_completions
+from stretto.data.schema import Columns
+from stretto.data.totals import Totals
+from stretto.data.trajectory import Completion
+from stretto.kernel.errors import InvariantError, WorkerError
+from stretto.kernel.events import EventLog
 from stretto.kernel.supervised import Child
+from stretto.kernel.waits import Waits
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
-from stretto.pool.columns import unpack_completions
-from stretto.pool.schema import Columns
 from stretto.rollout.types import Report, Request
-from stretto.runtime.events import EventLog
-from stretto.runtime.waits import Waits
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.requests import pack_requests
 from stretto.runtime.workers.spawn import ChildProcess
-from stretto.totals import Totals
-from stretto.trajectory import Completion
 
 
 class ProcessEngine(EngineHandle):

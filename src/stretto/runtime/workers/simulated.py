@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from stretto.data.trajectory import Completion
+from stretto.kernel.clock import Sleep
+from stretto.kernel.events import EventLog
 from stretto.rollout.types import Request
-from stretto.runtime.clock import Sleep
-from stretto.runtime.events import EventLog
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
 from stretto.simulation.engine import SimulatedEngine
-from stretto.trajectory import Completion
 
 
 class SimulatedEngineHandle(EngineHandle):

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import StrettoError, WorkerError
+from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.kernel.supervised import Child
-from stretto.runtime.waits import Waits
+from stretto.kernel.waits import Waits
 from stretto.runtime.workers.wire import encode, receive
 
 _GONE_S = 5.0

@@ -17,8 +17,8 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 Array = NDArray[np.float64]
 Rule = Literal["none", "is", "clip"]

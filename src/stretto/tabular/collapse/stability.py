@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 Matrix = NDArray[np.float64]
 

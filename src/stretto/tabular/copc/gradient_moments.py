@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.tabular.token_tree.tree import TokenTree
 
 NOISE = 0.3

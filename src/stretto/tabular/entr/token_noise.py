@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from stretto.errors import DataError
+from stretto.kernel.errors import DataError
 from stretto.tabular.softmax import softmax
 
 Array = npt.NDArray[np.float64]

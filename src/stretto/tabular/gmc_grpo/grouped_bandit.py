@@ -14,8 +14,8 @@ import torch
 from scipy.special import gammaln
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import DataError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.loss import Loss
 from stretto.objectives.metrics import Metrics
 from stretto.tabular.token_tree.gradients import expected_gradient, row_gradients, sample_rows, with_head

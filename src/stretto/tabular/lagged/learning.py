@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.delay import DelayLine, Delays
 from stretto.tabular.lagged.world import Floats, Rows, Sampler, World
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.loss import Loss
 from stretto.objectives.metrics import Metrics
 

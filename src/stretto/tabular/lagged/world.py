@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

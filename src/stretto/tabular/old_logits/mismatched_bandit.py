@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 from stretto.objectives.ewma import Ewma, beta_of_lag
 from stretto.objectives.ratio import proxy_logp
 

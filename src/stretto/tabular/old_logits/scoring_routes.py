@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError, InvariantError
+from stretto.kernel.errors import ConfigError, InvariantError
 
 Array = NDArray[np.float64]
 _VOCABULARY = 5

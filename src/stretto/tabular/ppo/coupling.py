@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 from stretto.tabular.ppo.oracle import expected_update, gradient, occupancy, values
 from stretto.tabular.ppo.worlds import Layered

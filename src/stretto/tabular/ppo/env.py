@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.ppo.worlds import Layered
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, distinct_seeds, number
 from stretto.tabular.delay import Delays
 from stretto.tabular.ppo.kernel import learn

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import number
 from stretto.tabular.q.corruption import Corruption
 

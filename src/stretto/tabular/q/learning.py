@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular import counter
 from stretto.tabular.arguments import Floats, array, distinct_seeds, number, probabilities
 from stretto.tabular.mdp import MDP, uniform_policy

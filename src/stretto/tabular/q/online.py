@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, discount, number
 from stretto.tabular.q.kernel import improve
 from stretto.tabular.q.learning import Rule

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, number, probabilities
 from stretto.tabular.chains import stationary
 from stretto.tabular.mdp import MDP, action_values, chain, uniform_policy, value_iteration

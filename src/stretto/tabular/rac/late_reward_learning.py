@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
-from stretto.errors import ConfigError
+from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import ConfigError
 from stretto.objectives.temporal import vtrace
 from stretto.tabular.arguments import Floats, number
 from stretto.tabular.delay import Delays

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, number, probabilities
 from stretto.tabular.delay import DelayLine
 from stretto.tabular.mdp import MDP, action_values, policy_value, soft_value_iteration

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 
 Floats = NDArray[np.float64]
 

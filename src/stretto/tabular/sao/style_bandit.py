@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 
 Floats = NDArray[np.float64]
 Baseline = Literal["critic", "running-mean", "own"]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.objectives.regions import contraction
 from stretto.objectives.sat import SAT
 

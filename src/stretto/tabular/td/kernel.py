@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, distinct_seeds, number
 from stretto.tabular.counter import key, uniform
 from stretto.tabular.sampling import alias_sample, alias_table

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, discount, number
 from stretto.tabular.td.steps import Steps
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import Floats, array, discount, probabilities
 
 

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from stretto.errors import ConfigError
+from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 from stretto.tabular.td.process import RewardProcess
 

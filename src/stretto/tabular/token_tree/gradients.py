@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto.batch import TokenBatch
+from stretto.data.batch import TokenBatch
 from stretto.tabular.token_tree.tree import TokenTree
 
 

@@ -1,0 +1,1 @@
+"""What flows: trajectories, columns, batches, counter-based random numbers."""

@@ -1,0 +1,320 @@
+"""What can be found wrong with a configuration before anything starts; the same before a dry run and a real one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stretto.config.machine import core_count, has_bfloat16
+from stretto.config.plugins import build_component, check_component, plugin_errors, probe_user_modules
+from stretto.config.rewards import reward_names
+from stretto.config.schema import RunConfig
+from stretto.control.hooks import Rules, build_rules
+from stretto.envs.base import ENVIRONMENTS
+from stretto.envs.build import build_environment
+from stretto.kernel.components import options_of
+from stretto.kernel.errors import ConfigError, DataError
+from stretto.learner.old_policy.choice import contradictions, route_of
+from stretto.rollout.types import LEAST_TEMPERATURE
+
+_ENVIRONMENT = ("bind", "task", "eval_tasks", "rollout", "text")
+_OBJECTIVE = ("needs", "corrects", "advantages", "__call__")
+_THREADS_PER_CORE = 4
+_SMOLLM2_VOCABULARY = 49152
+MOST_ALTERNATIVES = 4096
+"""Log-probabilities that an engine can be asked to record at one position: 32 KB each in the pool."""
+
+
+def check(config: RunConfig, mode: str = "train") -> Rules:
+    """Raise a ``StrettoError`` that says what can't work; returns the rules, built."""
+    probe_user_modules(config, mode)
+    rules = build_rules(config)
+    if mode == "simulate":
+        if config.epochs is not None:
+            raise ConfigError(f"epochs = {config.epochs:g}: simulate reads no data, so it has no end; give max_steps, "
+                              "and epochs=none if a recipe sets it")  # fmt: skip
+        return rules
+    _check_threads(config, mode)
+    check_component(ENVIRONMENTS, config.env, "env", _ENVIRONMENT)
+    with plugin_errors("env.name", config.env.name), plugin_errors("reward", ", ".join(reward_names(config.reward))):
+        env = build_environment(config)
+    _refuse_idle(env, "env")
+    objective = _check_objective(config)
+    _check_late(config, env, objective)
+    _check_rows(config, objective)
+    _check_sampling(config)
+    _check_whole(config, objective)
+    if found := list(contradictions(route_of(config.learner.old_policy, objective), config)):
+        raise ConfigError("\n".join(found))
+    _check_model(config, env, objective)
+    return rules
+
+
+def warnings(config: RunConfig, mode: str) -> list[str]:
+    """What will work, but not as well as it might; said once at the start."""
+    threads, cores = (config.engine.count + 1) * config.workers.threads, core_count()
+    found = [] if mode == "simulate" else _waits_in_vain(config)
+    if mode != "simulate" and config.learner.bf16 and has_bfloat16() is False:
+        found.append(
+            "learner.bf16 = true, but this processor has no bfloat16 arithmetic: steps take many times as long as with "
+            "learner.bf16=false"
+        )
+    if mode != "train" or config.workers.kind == "inline" or threads <= cores:
+        return found
+    return [
+        *found,
+        f"{config.engine.count} engine(s) and the learner with workers.threads = {config.workers.threads} share "
+        f"{cores} core(s): they will wait for one another",
+    ]
+
+
+def _waits_in_vain(config: RunConfig) -> list[str]:
+    from stretto.objectives import get
+
+    if "late" not in get(config.objective.name, **config.objective.options).needs:
+        return []
+    if getattr(build_environment(config), "promises_late", False):
+        return []
+    return [f"objective {config.objective.name!r} takes late rewards, but env {config.env.name!r} promises none"]
+
+
+def _check_threads(config: RunConfig, mode: str) -> None:
+    processes = config.engine.count if mode == "train" and config.workers.kind == "process" else 1
+    most = _THREADS_PER_CORE * core_count()
+    if (threads := processes * config.workers.threads) > most:
+        raise ConfigError(
+            f"engine.count x workers.threads = {processes} x {config.workers.threads} = {threads} threads on "
+            f"{core_count()} core(s): more than {_THREADS_PER_CORE} per core only get in each other's way. Lower one"
+        )
+
+
+def _check_objective(config: RunConfig) -> Any:
+    from stretto.objectives import REGISTRY, names
+
+    objective: Any = build_component(REGISTRY, config.objective, "objective", _OBJECTIVE)
+    name = config.objective.name
+    if config.lag_bound > 0 and not objective.corrects and not config.allow_uncorrected:
+        correcting = [n for n in names() if getattr(REGISTRY.find(n), "corrects", False)]
+        raise ConfigError(
+            f"objective.name = {name!r} ignores behaviour log-probabilities, so with lag_bound = "
+            f"{config.lag_bound} stale data would go uncorrected. Choose an objective that uses them "
+            f"({', '.join(correcting)}), set lag_bound = 0, or set "
+            "allow_uncorrected = true"
+        )
+    _refuse_idle(objective, "objective")
+    if "late" not in objective.needs:
+        for key, section in (("deadlines.late_s", config.deadlines), ("simulation.late", config.simulation)):
+            field = type(section).model_fields[key.rpartition(".")[2]]
+            value = getattr(section, key.rpartition(".")[2])
+            if value != field.get_default(call_default_factory=True):
+                raise ConfigError(
+                    f"{key} = {value!r} has no effect: objective.name = {name!r} takes no late rewards. Leave it out"
+                )
+    critic = config.learner.critic.kind
+    if "values" in objective.needs and critic == "none":
+        raise ConfigError(f"objective.name = {name!r} needs a critic: set learner.critic.kind to 'head' or 'network'")
+    if "values" not in objective.needs and critic != "none":
+        raise ConfigError(
+            f"learner.critic.kind = {critic!r}, but objective.name = {name!r} uses no values: set 'none', or "
+            "objective.baseline = 'gae'"
+        )
+    baseline = getattr(objective, "baseline", None)
+    if config.group_size == 1 and baseline in ("group", "leave-one-out"):
+        raise ConfigError(
+            f"group_size = 1 with objective.baseline = {baseline!r}: a trajectory alone is its own baseline, so every "
+            "advantage is 0 and nothing trains. Set group_size >= 2, or objective.baseline = 'none'"
+        )
+    return objective
+
+
+def _refuse_idle(component: Any, where: str) -> None:
+    """Raise ``ConfigError`` for an option that has no effect beside the component's others."""
+    for option, why in getattr(component, "idle", {}).items():
+        value = getattr(component, option)
+        if value != options_of(type(component))[option].default:
+            raise ConfigError(f"{where}.{option} = {value!r} has no effect: {why}. Leave it out")
+
+
+def _check_late(config: RunConfig, env: Any, objective: Any) -> None:
+    """Rewards that arrive after their trajectory need an objective that takes them."""
+    if not getattr(env, "promises_late", False):
+        return
+    if "late" not in objective.needs:
+        raise ConfigError(
+            f"env.name = {config.env.name!r} promises rewards that arrive after their trajectory, but objective.name = "
+            f"{config.objective.name!r} takes none: use 'rac', or let the environment tell the whole reward at once"
+        )
+    if not hasattr(env, "late_reward"):
+        raise ConfigError(f"env.name = {config.env.name!r} promises late rewards, but has no method `late_reward`")
+
+
+def _check_rows(config: RunConfig, objective: Any) -> None:
+    """What a row of one turn can't tell."""
+    if config.learner.rows != "turn":
+        return
+    name, baseline = config.objective.name, getattr(objective, "baseline", None)
+    if getattr(objective, "whole", False):
+        raise ConfigError(f"learner.rows = 'turn': objective.name = {name!r} trains complete trajectories only")
+    if "values" in objective.needs or baseline not in ("group", "leave-one-out", None):
+        raise ConfigError(
+            f"learner.rows = 'turn' with objective.name = {name!r}, baseline = {baseline!r}: returns and values run "
+            "along a row, and would end with each turn. Use rows = 'trajectory', or a baseline of groups"
+        )
+    if config.control.loss_mask.name != "all":
+        raise ConfigError(
+            f"learner.rows = 'turn' counts the turns of a trajectory, but control.loss_mask.name = "
+            f"{config.control.loss_mask.name!r} leaves tokens out: set 'all'"
+        )
+
+
+def _check_whole(config: RunConfig, objective: Any) -> None:
+    """Some objectives weigh whole trajectories by what the sampler might have said instead."""
+    if not getattr(objective, "whole", False):
+        return
+    name, sampling, mask = config.objective.name, config.sampling, config.control.loss_mask.name
+    if sampling.top_k or sampling.top_p < 1:
+        raise ConfigError(
+            f"objective.name = {name!r} compares policies over the whole vocabulary, but sampling.top_k = "
+            f"{sampling.top_k}, top_p = {sampling.top_p:g} cuts the sampler's: set sampling.top_k = 0 and top_p = 1"
+        )
+    if mask != "all":
+        raise ConfigError(
+            f"objective.name = {name!r} trains complete trajectories, but control.loss_mask.name = {mask!r} leaves "
+            "tokens out: set 'all'"
+        )
+
+
+def recorded(config: RunConfig, objective: Any, model: Path | int | None) -> tuple[int, int]:
+    """(K, M): how many likeliest tokens and independent samples the engine records at each position, for the objective
+    or because ``engine.top_logprobs`` and ``engine.sampled_logprobs`` say so. ``model``: its directory, or the size of
+    its vocabulary if something depends on it. ``ConfigError`` if that can't be."""
+    needs, name = objective.needs, config.objective.name
+    engine, samples, head = config.engine, 0, 0
+    for need in sorted({"sampled", "top"} & needs):
+        if not hasattr(objective, need):
+            raise ConfigError(
+                f"objective.name = {name!r}: its needs name {need!r}, but it has no attribute `{need}`: how many?"
+            )
+    if "sampled" in needs:
+        samples = objective.sampled
+        if samples > MOST_ALTERNATIVES:
+            raise ConfigError(
+                f"objective.name = {name!r} asks for {samples} samples at each position; at most {MOST_ALTERNATIVES} "
+                "can be recorded: lower objective.M"
+            )
+        if engine.sampled_logprobs not in (0, samples):
+            raise ConfigError(
+                f"engine.sampled_logprobs = {engine.sampled_logprobs}, but objective.name = {name!r} needs {samples}: "
+                "leave engine.sampled_logprobs out"
+            )
+    size = _size(model) if "top" in needs or engine.top_logprobs else 0
+    if "top" in needs:
+        whole = objective.top is None
+        head = size if whole else objective.top
+        if whole and size > MOST_ALTERNATIVES:
+            raise ConfigError(
+                f"objective.name = {name!r} asks for the whole vocabulary at each position, which here has {size} "
+                f"tokens; at most {MOST_ALTERNATIVES} can be recorded. Use objective.estimator = 'mc' or 'topk'"
+            )
+        if not whole and head >= size:
+            raise ConfigError(
+                f"objective.name = {name!r} asks for the {head} likeliest tokens, but the vocabulary has {size}: lower "
+                "objective.K, or take the whole vocabulary with objective.estimator = 'full'"
+            )
+        if engine.top_logprobs not in (0, head):
+            raise ConfigError(
+                f"engine.top_logprobs = {engine.top_logprobs}, but objective.name = {name!r} needs {head}: leave "
+                "engine.top_logprobs out"
+            )
+    if engine.top_logprobs > size:
+        raise ConfigError(f"engine.top_logprobs = {engine.top_logprobs}: the model's vocabulary has {size} tokens")
+    return head or engine.top_logprobs, samples or engine.sampled_logprobs
+
+
+def _size(model: Path | int | None) -> int:
+    assert model is not None
+    return model if isinstance(model, int) else vocabulary_of(model)
+
+
+def _check_sampling(config: RunConfig) -> None:
+    temperature, top_k = config.sampling.temperature, config.sampling.top_k
+    if temperature < LEAST_TEMPERATURE or top_k == 1:
+        asked = "sampling.top_k = 1" if top_k == 1 else f"sampling.temperature = {temperature:g}"
+        raise ConfigError(
+            f"{asked} is greedy: all trajectories of a group are alike and nothing trains. Evaluation is greedy by "
+            "itself (eval.temperature = 0)"
+        )
+    if 0 < config.eval.temperature < LEAST_TEMPERATURE:
+        raise ConfigError(f"eval.temperature = {config.eval.temperature:g} is greedy in all but name: set 0")
+
+
+def _check_model(config: RunConfig, env: Any, objective: Any) -> None:
+    if config.model not in ("tiny", "smollm2"):
+        from stretto.models.resolve import check_directory, check_vocabulary
+
+        check_directory(Path(config.model).expanduser())
+        check_vocabulary(Path(config.model).expanduser(), tokenizer_of(config, env))
+    from stretto.models.fit import check_fit
+
+    check_fit(config)
+    size = None
+    if config.engine.top_logprobs or "top" in objective.needs:
+        size = _vocabulary(config, env)
+    recorded(config, objective, size)
+    if config.sampling.stop and config.model != "smollm2":  # its tokens are known when the model is there
+        stop_ids(config.sampling.stop, tokenizer_of(config, env))
+
+
+def stop_ids(stop: Iterable[str], tokenizer: Any) -> list[int]:
+    """The ids that each of ``sampling.stop`` is the text of; ``ConfigError`` if one isn't a token of this model."""
+    found: list[int] = []
+    for text in stop:
+        ids = tokenizer.ids_of(text)
+        if not ids:
+            try:
+                parts = len(tokenizer.encode(text))
+            except DataError as error:
+                raise ConfigError(f"sampling.stop: {text!r} is no token of this model: {error}") from error
+            raise ConfigError(
+                f"sampling.stop: {text!r} is {parts} tokens for this model; a stop is one token"
+                if parts > 1 else f"sampling.stop: {text!r} is no token of this model inside a text"
+            )  # fmt: skip
+        found += ids
+    return found
+
+
+def tokenizer_of(config: RunConfig, env: Any) -> Any:
+    """The tokenizer that a run would have; None for SmolLM2 as long as it isn't converted (``ConfigError`` if it can't
+    be)."""
+    from stretto.models.tokenizer import alphabet_of, light_char_tokenizer, light_tokenizer
+
+    if config.model == "smollm2":
+        from stretto.models.smollm2 import find_gguf, smollm2_path
+
+        if (smollm2_path() / "model.safetensors").is_file():
+            return light_tokenizer(smollm2_path())
+        find_gguf()
+        return None
+    if config.model != "tiny":
+        return light_tokenizer(Path(config.model).expanduser())
+    return light_char_tokenizer(alphabet_of(env))
+
+
+def _vocabulary(config: RunConfig, env: Any) -> int:
+    """Tokens that the model gives a probability."""
+    if config.model == "smollm2":
+        return _SMOLLM2_VOCABULARY
+    if config.model == "tiny":
+        return int(tokenizer_of(config, env).vocab_size)
+    return vocabulary_of(Path(config.model).expanduser())
+
+
+def vocabulary_of(directory: Path) -> int:
+    """Tokens that the model in this directory gives a probability."""
+    description = json.loads((directory / "config.json").read_text())
+    size = description.get("vocab_size") or (description.get("text_config") or {}).get("vocab_size")
+    if not size:
+        raise ConfigError(f"{directory / 'config.json'} doesn't say vocab_size: how many tokens to record is unknown")
+    return int(size)

@@ -1,0 +1,83 @@
+"""What a start would find out later: is everything there, can the tasks be made and encoded, is there an end?
+
+A dry run and a start ask the same. Nothing is built: of the tiny model only the tokenizer, of SmolLM2 nothing unless
+it was converted before.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from typing import Any
+
+from stretto.config.machine import core_count
+from stretto.config.plugins import plugin_errors
+from stretto.config.schema import RunConfig
+from stretto.envs.build import build_environment
+from stretto.kernel.errors import ConfigError
+from stretto.run.checks import tokenizer_of
+from stretto.run.wiring import bind, peek_environment
+from stretto.runtime.length import run_length
+
+_MOST_TRAJECTORIES = 1 << 24
+_MOST_TASKS = 1_000_000
+
+
+def check_ready(config: RunConfig, mode: str) -> None:
+    """Raise a ``StrettoError`` that says what this machine, the data or the tasks lack for a run."""
+    _check_sizes(config)
+    _check_packages(config)
+    if mode == "simulate":
+        run_length(config, peek_environment(config, mode)[0].epoch_size)
+        return
+    if mode == "train" and config.workers.own_cores and core_count() <= config.workers.threads:
+        raise ConfigError(
+            f"workers.own_cores = true needs more than workers.threads = {config.workers.threads} core(s), this "
+            f"process may use {core_count()}: set false"
+        )
+    with plugin_errors("env.name", config.env.name):
+        env = build_environment(config)
+        _check_worked(config, env)
+        tokenizer = tokenizer_of(config, env)
+        if tokenizer is None:
+            return
+        bind(config, env, tokenizer)
+        run_length(config, env.epoch_size)
+        env.task(0)
+        if config.eval.tasks:
+            env.eval_tasks(1)
+        _try_worked(config, env)
+
+
+def _check_sizes(config: RunConfig) -> None:
+    trajectories = config.prompts_per_step * config.group_size
+    if trajectories > _MOST_TRAJECTORIES:
+        raise ConfigError(
+            f"prompts_per_step x group_size = {config.prompts_per_step} x {config.group_size} = {trajectories} "
+            f"trajectories in one step; at most {_MOST_TRAJECTORIES} can be. Lower one"
+        )
+    if config.eval.tasks > _MOST_TASKS:
+        raise ConfigError(
+            f"eval.tasks = {config.eval.tasks}: each is played at every evaluation; at most {_MOST_TASKS} can be"
+        )
+
+
+def _check_packages(config: RunConfig) -> None:
+    if config.logging.wandb and importlib.util.find_spec("wandb") is None:
+        raise ConfigError(
+            "logging.wandb = true, but wandb isn't installed: pip install wandb, or leave logging.wandb off"
+        )
+
+
+def _check_worked(config: RunConfig, env: Any) -> None:
+    if config.model == "tiny" and config.sft.accuracy > 0 and not hasattr(env, "demonstration"):
+        raise ConfigError(
+            f"environment {type(env).__name__} has no worked answers for a warm start: set sft.accuracy = 0 "
+            "(random weights) or give another model"
+        )
+
+
+def _try_worked(config: RunConfig, env: Any) -> None:
+    """A worked answer must be text of the tiny model's alphabet."""
+    if config.model == "tiny" and config.sft.accuracy > 0:
+        copy.copy(env).demonstration(0)

@@ -1,0 +1,293 @@
+"""The parts of a run, wired: environment, sampling, workers, scoring, evaluation, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stretto.config.schema import RunConfig
+from stretto.control.version_pinning import may_pin
+from stretto.control.view import View
+from stretto.data.trajectory import Trajectory
+from stretto.envs.base import Environment, Task
+from stretto.envs.build import build_environment, scoring_imports
+from stretto.envs.scoring import InlineScoring, ScoringPool
+from stretto.envs.scoring_waiting import WaitingScoring
+from stretto.kernel.events import EventLog
+from stretto.kernel.waits import Waits
+from stretto.learner.old_policy.choice import DURING_ROLLOUT, route_of
+from stretto.learner.result import StepResult
+from stretto.models.tokenizer import LightTokenizer, light_tokenizer
+from stretto.objectives import get
+from stretto.observe.metrics import MetricsWriter
+from stretto.observe.samples import expected, lines_of, ratios_of, sample_of, spread, write_evaluation, write_samples
+from stretto.pool.group import Group
+from stretto.pool.old_logprobs import OldLogprobs
+from stretto.rollout.types import SamplingParams
+from stretto.run.checks import recorded, stop_ids
+from stretto.run.spec import OnProgress, RunSpec
+from stretto.runtime.context import RunContext
+from stretto.runtime.evaluate import Evaluator
+from stretto.runtime.failures import Failures, readable
+from stretto.runtime.late import LateRewards
+from stretto.runtime.length import run_length
+from stretto.runtime.workers.base import EngineHandle, LearnerHandle
+from stretto.runtime.workers.inline import InlineEngine, InlineLearner
+from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
+from stretto.runtime.workers.simulated import SimulatedEngineHandle
+from stretto.runtime.workers.worker_pool import LEARNER
+from stretto.simulation.costs import CostModel
+from stretto.simulation.engine import SimulatedEngine
+from stretto.simulation.env import DelayedEnvironment, SimulatedEnvironment
+from stretto.simulation.learner import SimulatedLearner
+from stretto.weights.memory import published_bytes, reserve
+
+
+def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics: MetricsWriter) -> RunContext:
+    """Everything that the orchestrator needs, built but not started."""
+    config = run.config
+    env, model_dir, eos_ids = run.env, run.model_dir, run.eos_ids
+    max_steps, tasks_in_all = run_length(config, env.epoch_size)
+    costs = _costs(config) if run.virtual else None
+    scoring = _scoring(run, log)
+    sampling = _sampling(run)
+    engines, learner = _workers(run, log, waits, costs, model_dir, eos_ids, max_steps)
+    evaluator = None
+    if config.eval.tasks and run.mode != "simulate":
+        tasks = env.eval_tasks(config.eval.tasks)
+        if tasks:
+            evaluator = Evaluator(
+                env, tasks, sampling, config.eval.temperature, config.seed, scoring, log, config.deadlines.rollout_s,
+                partial(_keep, run, _texts(run, log)), run.working, config.eval.success_threshold,
+            )  # fmt: skip
+    if run.mode == "rehearse" and costs is not None:
+        env = DelayedEnvironment(env, costs)
+    late = None if run.mode == "simulate" else _late(config, env, log, scoring)
+    return RunContext(
+        config=config, rules=run.rules, env=env, engines=engines, learner=learner, scoring=scoring, sampling=sampling,
+        log=log, view=view, waits=waits, out=run.out, max_steps=max_steps, tasks_in_all=tasks_in_all,
+        evaluator=evaluator, on_step=_recorder(run, env, log), on_progress=run.on_progress,
+        kill=(lambda: None) if run.worker_pool is None else run.worker_pool.kill,
+        offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(run), late=late,
+        inputs=run.inputs, **_recorded(run),
+    )  # fmt: skip
+
+
+def _costs(config: RunConfig) -> CostModel:
+    return CostModel(
+        config.simulation.with_defaults(config.sampling.max_new_tokens, config.engine.max_model_len), config.seed
+    )
+
+
+def _texts(run: RunSpec, log: EventLog) -> Callable[[Trajectory], str]:
+    return readable(run.env, Failures(run.out), lambda what: log.emit("Fault", where="env.text", what=what))
+
+
+def _keep(run: RunSpec, text: Callable[[Trajectory], str], version: int, played: list[tuple[Task, Trajectory]]) -> None:
+    """Writes what an evaluation gave, and shows some of it."""
+    decode = partial(run.env.tokenizer.decode, special=True)  # type: ignore[attr-defined]
+    run.show(lines_of(write_evaluation(run.out, version, played, text=text, decode=decode)))
+
+
+def _late(config: RunConfig, env: Environment, log: EventLog, scoring: Any) -> LateRewards | None:
+    """Late rewards, where the objective takes them."""
+    objective: Any = get(config.objective.name, **config.objective.options)
+    if "late" not in objective.needs:
+        return None
+    late = LateRewards(env, lifetime=objective.lifetime, log=log, scoring=scoring, seed=config.seed,
+                       late_s=config.deadlines.late_s)  # fmt: skip
+    log.hear(deciding=[late])
+    return late
+
+
+def _recorded(run: RunSpec) -> dict[str, Any]:
+    """What is recorded of each sampled token: alternatives to it by the engines, old log-probabilities by whom."""
+    if run.model_dir is None:  # simulated: no tokens, only numbers of them
+        return {}
+    objective = get(run.config.objective.name, **run.config.objective.options)
+    top_logprobs, draws = recorded(run.config, objective, run.model_dir)
+    route = route_of(run.config.learner.old_policy, objective)
+    old_logprobs = OldLogprobs() if route in DURING_ROLLOUT else None
+    return {"top_logprobs": top_logprobs, "sampled_logprobs": draws, "old_route": route, "old_logprobs": old_logprobs}
+
+
+def slice_size(run: RunSpec) -> int | None:
+    """How many trajectories one turn of the event loop starts or takes in at most; see ``RunContext``."""
+    return None if run.virtual or run.config.lag_bound == 0 else 8
+
+
+def load_environment(
+    config: RunConfig, mode: str, on_progress: OnProgress
+) -> tuple[Environment, Path | None, tuple[int, ...]]:
+    """The bound environment, the model's directory (built, converted or the user's) and the ids that end a text."""
+    if mode == "simulate":
+        return SimulatedEnvironment(_costs(config)), None, ()
+    from stretto.models.resolve import check_vocabulary, resolve_model
+
+    env = build_environment(config)
+    model_dir = resolve_model(config, env, on_progress)
+    tokenizer = light_tokenizer(model_dir)
+    check_vocabulary(model_dir, tokenizer)
+    return env, model_dir, bind(config, env, tokenizer, on_progress)
+
+
+def peek_environment(config: RunConfig, mode: str) -> tuple[Environment, Path | None]:
+    """The environment, bound if the model's directory (the second result) is there; builds no model."""
+    if mode == "simulate":
+        return SimulatedEnvironment(_costs(config)), None
+    from stretto.models.resolve import find_model
+
+    env = build_environment(config)
+    model_dir = find_model(config, env)
+    if model_dir is not None:
+        bind(config, env, light_tokenizer(model_dir))
+    return env, model_dir
+
+
+def bind(
+    config: RunConfig, env: Environment, tokenizer: LightTokenizer, on_progress: OnProgress = lambda line: None
+) -> tuple[int, ...]:
+    """Give the environment its tokenizer and let it check its prompts; the ids that end a text."""
+    env.bind(tokenizer, config.seed)
+    if hasattr(env, "check_prompts"):
+        for note in env.check_prompts(config.engine.max_model_len - 1) or ():
+            on_progress(f"note: {note}")
+    if not tokenizer.eos_ids and not config.sampling.stop:
+        on_progress(
+            "note: neither generation_config.json nor config.json nor the tokenizer names an end token: each answer "
+            "goes on to sampling.max_new_tokens; name one there, or set sampling.stop"
+        )
+    return tokenizer.eos_ids
+
+
+def _sampling(run: RunSpec) -> SamplingParams:
+    s, stop = run.config.sampling, list(run.eos_ids)
+    if s.stop and run.mode != "simulate":  # there are no tokens then, only numbers of them
+        stop += stop_ids(s.stop, run.env.tokenizer)  # type: ignore[attr-defined]
+    return SamplingParams(s.temperature, s.top_p, s.top_k, s.max_new_tokens, tuple(stop))
+
+
+def _workers(
+    run: RunSpec,
+    log: EventLog,
+    waits: Waits,
+    costs: CostModel | None,
+    model_dir: Path | None,
+    eos_ids: tuple[int, ...],
+    max_steps: int,
+) -> tuple[list[EngineHandle], LearnerHandle]:
+    config = run.config
+    names = [f"engine-{i}" for i in range(config.engine.count)]
+    if run.mode == "simulate":
+        assert costs is not None
+        in_flight = config.control.in_flight
+        engines: list[EngineHandle] = [
+            SimulatedEngineHandle(
+                n, SimulatedEngine(config.simulation, config.engine.max_num_seqs, in_flight), log, costs, in_flight
+            )
+            for n in names
+        ]
+        return engines, InlineLearner(SimulatedLearner(), costs, waits, config.deadlines.step_s)
+    assert model_dir is not None
+    spec: dict[str, Any] = {
+        "model_dir": str(model_dir), "threads": config.workers.threads, "seed": config.seed, "eos_ids": eos_ids,
+        "engine": config.engine, "config": config, "max_steps": max_steps, "weight_drift": config.eval.weight_drift,
+        "own_cores": config.workers.own_cores, "keep_versions": may_pin(config),
+    }  # fmt: skip
+    if run.virtual or config.workers.kind == "inline":
+        import torch
+
+        from stretto.learner.build import build_learner
+        from stretto.rollout.build import build_engine
+
+        torch.set_num_threads(config.workers.threads)
+        run.on_progress("loading the model")
+        inline: list[EngineHandle] = [
+            InlineEngine(
+                n,
+                build_engine(
+                    model_dir,
+                    config.engine,
+                    config.seed,
+                    eos_ids,
+                    keep_initial=config.eval.weight_drift,
+                    keep_versions=may_pin(config),
+                ),
+                log,
+                costs,
+                config.engine.decode_steps,
+            )
+            for n in names
+        ]
+        learner = build_learner(model_dir, config, max_steps)
+        return inline, InlineLearner(learner, costs, waits, config.deadlines.step_s)
+    assert run.worker_pool is not None
+    worker_pool, d = run.worker_pool, config.deadlines
+    slot_bytes = published_bytes(model_dir, 8 if config.learner.dtype == "float64" else 4)
+    spec["slot_bytes"] = slot_bytes
+    reserve(worker_pool.memory_fd, slot_bytes)
+    shared: dict[str, Any] = {"startup_s": d.startup_s, "shutdown_s": d.shutdown_s}
+    restarts = config.workers.max_restarts if config.workers.on_engine_crash == "restart" else 0
+    processes: list[EngineHandle] = [
+        ProcessEngine(n, spec, log, waits, acquire=partial(worker_pool.acquire, n), publish_s=d.publish_s,
+                      max_restarts=restarts, slice_size=slice_size(run), **shared)
+        for n in names
+    ]  # fmt: skip
+    process = ProcessLearner(spec, log, waits, acquire=partial(worker_pool.acquire, LEARNER), step_s=d.step_s, **shared)
+    return processes, process
+
+
+def _scoring(run: RunSpec, log: EventLog) -> Any:
+    """Where rewards and tools run: never in this process."""
+    if run.mode == "simulate":
+        return InlineScoring()
+    score_s, imports, on_event = run.config.deadlines.score_s, scoring_imports(run.env), _scoring_events(log)
+    if run.virtual:
+        return WaitingScoring(score_s, imports=imports, on_event=on_event)
+    return ScoringPool(run.config.workers.scoring_processes, score_s, imports=imports, on_event=on_event)
+
+
+def _scoring_events(log: EventLog) -> Callable[[str, str, str], None]:
+    def hear(kind: str, worker: str, reason: str) -> None:
+        if kind == "up":
+            log.emit("WorkerUp", worker=worker)
+        else:
+            log.emit("WorkerDown", worker=worker, reason=reason)
+
+    return hear
+
+
+def _recorder(run: RunSpec, env: Environment, log: EventLog) -> Callable[[int, list[Group], StepResult], None]:
+    """Notes what a step's learner warned of, and samples of what it trained on."""
+    sample = _sampler(run, env)
+
+    def record(version: int, groups: list[Group], stepped: StepResult) -> None:
+        if stepped.reason and not stepped.skipped:  # the reason of a skipped step is in the log already
+            log.emit("Fault", where="learner", what=stepped.reason)
+        sample(version, groups, stepped)
+
+    return record
+
+
+def _sampler(run: RunSpec, env: Environment) -> Callable[[int, list[Group], StepResult], None]:
+    """Writes a few trajectories of each step in full."""
+    n = run.config.logging.rollouts_per_step
+    if run.mode == "simulate" or not n:
+        return lambda version, groups, stepped: None
+
+    def write(version: int, groups: list[Group], stepped: StepResult) -> None:
+        chosen = spread(groups, n)
+        decode = env.tokenizer.decode  # type: ignore[attr-defined]
+        samples, ratios = [], ratios_of(groups, stepped.ratio)
+        for group, row in chosen:
+            trajectory, rewards = group.trajectory(row), group.columns["reward"].tolist()
+            advantage = None if trajectory.reward is None else trajectory.reward - sum(rewards) / len(rewards)
+            samples.append(
+                sample_of(trajectory, step=version, version=version, decode=lambda ids: decode(ids, special=True),
+                          advantage=advantage, ratio=ratios.get(trajectory.id), answer=expected(env.task(group.id)))
+            )  # fmt: skip
+        write_samples(run.out, version, samples)
+
+    return write
