@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stretto.data.trajectory import Completion, Ints, Trajectory, Transcript
 from stretto.kernel.components import Registry
+
+if TYPE_CHECKING:
+    from stretto.models.tokenizer import LightTokenizer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Task:
 class LateClient(Protocol):
     """What a late reward may use: the client of a rollout, without the policy."""
 
-    async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
+    async def call(self, function: Callable[..., T], *args: object, deadline_s: float | None = None) -> T:
         """Run a module-level function in a process that can be killed; raises what it raised, or
         ``DeadlineError``."""
         ...
@@ -51,7 +56,7 @@ class Client(LateClient, Protocol):
         """The append-only record of this trajectory (one per rollout)."""
         ...
 
-    async def generate(self, transcript: Transcript, **overrides: Any) -> Completion:
+    async def generate(self, transcript: Transcript, **overrides: object) -> Completion:
         """Let the policy continue the transcript; the completion is appended to it before this returns.
 
         ``overrides`` replace sampling settings for this turn (``max_new_tokens``, ``stop``, ...).
@@ -72,7 +77,7 @@ class Environment(Protocol):
     and numbers that says what they were; a run goes on from a checkpoint only while it says the same.
     """
 
-    def bind(self, tokenizer: Any, seed: int) -> None:
+    def bind(self, tokenizer: LightTokenizer, seed: int) -> None:
         """Called once before anything else."""
         ...
 

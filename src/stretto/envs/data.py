@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 import xxhash
@@ -30,8 +29,8 @@ class Row:
     """One checked row; ``where`` names its file and line."""
 
     prompt: str | list[Message]
-    answer: Any
-    info: dict[str, Any]
+    answer: object
+    info: dict[str, object]
     where: str
 
     @property
@@ -116,7 +115,7 @@ class Data(PromptOptions, SingleTurn):
             "them as such; env.split_special_tokens = true keeps them text"
         ]
 
-    def fingerprint(self, rows: int | None = None) -> dict[str, Any]:
+    def fingerprint(self, rows: int | None = None) -> dict[str, object]:
         """How many rows there are, and hashes of what the first ``rows`` (None: all) and the evaluation rows say."""
         held_out = _digest(self._eval)
         return {"rows": len(self._rows), "content": _digest(self._rows[:rows]), "training": len(self._train),
@@ -124,10 +123,11 @@ class Data(PromptOptions, SingleTurn):
 
     def check_answers(self) -> None:
         """Raise ``DataError`` if the verifier (without one: exact comparison) can't use a row's expected answer."""
-        verifier: Any = Exact() if self.verifier is None else self.verifier
-        if not hasattr(verifier, "check") or getattr(verifier, "unreadable", "") == "absent":
+        verifier = Exact() if self.verifier is None else self.verifier
+        check: Callable[[object], str] | None = getattr(verifier, "check", None)
+        if check is None or getattr(verifier, "unreadable", "") == "absent":
             return
-        bad = [(row.where, why) for row in (*self._rows, *self._eval) if (why := verifier.check(row.answer))]
+        bad = [(row.where, why) for row in (*self._rows, *self._eval) if (why := check(row.answer))]
         if bad:
             raise DataError(
                 f"{bad[0][0]}: {self.answer_column!r} is no answer that reward "
@@ -190,7 +190,7 @@ class Data(PromptOptions, SingleTurn):
         if not count:
             raise DataError(f"{setting} = {path!r}: holds no rows")
 
-    def _check(self, values: Mapping[str, Any], where: str) -> Row:
+    def _check(self, values: Mapping[str, object], where: str) -> Row:
         for setting in ("prompt_column", "answer_column"):
             column = getattr(self, setting)
             if column not in values:
@@ -219,12 +219,12 @@ def _digest(rows: list[Row]) -> str:
     return digest.hexdigest()
 
 
-def _jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     for number, values in read_jsonl(path, torn=False, loads=_loads):
         yield f"{path}:{number}", values
 
 
-def _loads(line: bytes) -> Any:
+def _loads(line: bytes) -> object:
     """With integers of any size, as answers may be. Half of a surrogate pair is legal JSON, but no text: it can't be
     encoded, hashed or logged."""
     values = json.loads(line.decode())
@@ -237,7 +237,7 @@ def _loads(line: bytes) -> Any:
     return values
 
 
-def _disk_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _disk_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     try:
         from datasets import Dataset, load_from_disk
     except ImportError as error:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 from stretto.envs.mathematics import gold_latex, other_base, readable, same_text, unreadable
 from stretto.envs.numbers import Number, Thousands, Which, expected_number, find
@@ -23,12 +23,12 @@ from stretto.kernel.errors import ConfigError
 Unreadable = Literal["refuse", "absent"]
 
 
-def accepted(answer: Any) -> Sequence[Any]:
+def accepted(answer: object) -> Sequence[object]:
     """The answers of which each one is right."""
     return answer if isinstance(answer, (list, tuple)) else [answer]
 
 
-def spellings(answer: Any) -> list[str]:
+def spellings(answer: object) -> list[str]:
     """How a text may spell an accepted answer: ``7.0`` of JSON also as 7, ``1e-07`` as 0.0000001, ``true`` as True.
     Empty: not at all."""
     if isinstance(answer, str):
@@ -45,12 +45,12 @@ def spellings(answer: Any) -> list[str]:
     return [str(answer)] if isinstance(answer, int) else []
 
 
-def spelt(answer: Any) -> str:
+def spelt(answer: object) -> str:
     """An expected answer as a text to learn from: the first of several, 7 for a JSON 7.0."""
     return ([s for a in accepted(answer) for s in spellings(a)[-1:]] or [str(answer)])[0]
 
 
-def _unspelt(answer: Any) -> str:
+def _unspelt(answer: object) -> str:
     """Why ``answer`` can't be compared as a text (empty: it can)."""
     if not (many := accepted(answer)):
         return "an empty list accepts no answer"
@@ -76,11 +76,11 @@ class Exact:
         text = " ".join(text.split()) if self.ignore_space else text.strip()
         return text.casefold() if self.ignore_case else text
 
-    def check(self, answer: Any) -> str:
+    def check(self, answer: object) -> str:
         """Why ``answer`` can't be an expected one (empty: it can)."""
         return _unspelt(answer)
 
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+    def __call__(self, text: str, answer: object, info: Mapping[str, object]) -> Score:
         if problem := self.check(answer):
             return Score(None, f"the expected answer: {problem}")
         found = self._clean(text)
@@ -121,18 +121,18 @@ class Numeric:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"reward_options.{name} = {getattr(self, name)}: must be at least 0 and finite")
 
-    def _expected(self, answer: Any) -> list[Number] | str:
+    def _expected(self, answer: object) -> list[Number] | str:
         read = [expected_number(a, self.decimal, self.thousands) for a in accepted(answer)]
         if problems := [r for r in read if isinstance(r, str)]:
             return problems[0]
         return [r for r in read if isinstance(r, Number)] or "an empty list accepts no answer"
 
-    def check(self, answer: Any) -> str:
+    def check(self, answer: object) -> str:
         """Why ``answer`` can't be an expected one (empty: it can)."""
         expected = self._expected(answer)
         return expected if isinstance(expected, str) else ""
 
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+    def __call__(self, text: str, answer: object, info: Mapping[str, object]) -> Score:
         expected = self._expected(answer)
         if isinstance(expected, str):
             return Score(None, f"the expected answer: {expected}")
@@ -177,7 +177,7 @@ class Regex:
         if self.ignore_space and not self.pattern:
             raise ConfigError("reward_options.ignore_space has no effect without reward_options.pattern: leave it out")
 
-    def check(self, answer: Any) -> str:
+    def check(self, answer: object) -> str:
         """Why ``answer`` can't be an expected one (empty: it can)."""
         if (problem := _unspelt(answer)) or self.pattern:
             return problem
@@ -188,7 +188,7 @@ class Regex:
                 return f"{pattern!r:.80} is no regular expression: {error}"
         return ""
 
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+    def __call__(self, text: str, answer: object, info: Mapping[str, object]) -> Score:
         if problem := self.check(answer):
             return Score(None, f"the expected answer: {problem}")
         flags = re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)
@@ -233,15 +233,15 @@ class MathVerify:
                 f"reward_options.numeric_precision = {self.numeric_precision} at least 1"
             )
 
-    def check(self, answer: Any) -> str:
+    def check(self, answer: object) -> str:
         """Why ``answer`` can't be an expected one (empty: it can, or only its scoring process can tell)."""
         problems = [unreadable(a) for a in accepted(answer)]
         return next(filter(None, problems), "") if problems else "an empty list accepts no answer"
 
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+    def __call__(self, text: str, answer: object, info: Mapping[str, object]) -> Score:
         if problem := self.check(answer):
             return Score(None, f"the expected answer: {problem}")
-        given: list[Any] | None = None
+        given: list[object] | None = None
         for expected in accepted(answer):
             gold = self._gold(expected)
             if gold is None:
@@ -253,21 +253,21 @@ class MathVerify:
                 return Score(1.0)
         return Score(0.0)
 
-    def _parse(self, text: str, **options: Any) -> list[Any]:
+    def _parse(self, text: str, **options: object) -> list[object]:
         from math_verify import parse
 
         # The process has its own deadline; the package's alarm would only work in a main thread.
-        found: list[Any] = parse(text, parsing_timeout=None, **options)
+        found: list[object] = parse(text, parsing_timeout=None, **options)
         return found
 
-    def _gold(self, answer: Any) -> list[Any] | None:
+    def _gold(self, answer: object) -> list[object] | None:
         from math_verify import LatexExtractionConfig
 
         latex = gold_latex(answer)
         only = {"extraction_config": [LatexExtractionConfig()], "fallback_mode": "no_fallback"}
         return self._parse(str(answer) if latex is None else latex, **only) or None
 
-    def _equal(self, gold: list[Any], given: list[Any]) -> bool:
+    def _equal(self, gold: list[object], given: list[object]) -> bool:
         from math_verify import verify
 
         return bool(verify(gold, given, self.float_rounding, self.numeric_precision, self.strict, timeout_seconds=None))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
@@ -23,6 +23,9 @@ from stretto.envs.single_turn import SingleTurn
 from stretto.envs.verifiers import Score, normalize, score
 from stretto.kernel.errors import ConfigError, DataError, did_you_mean
 from stretto.models.tokenizer import LightTokenizer
+
+if TYPE_CHECKING:
+    from reasoning_gym.dataset import ProceduralDataset
 
 _EVAL_STREAM = 0xE7A3
 _ITEMS = 1 << 30
@@ -139,13 +142,13 @@ class LibraryScore:
         """For messages."""
         return f"of data set {self.dataset!r}"
 
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Any:
+    def __call__(self, text: str, answer: object, info: Mapping[str, object]) -> object:
         source = data_set(self.dataset, self.options)
         return source.score_answer(text, source[answer])
 
 
 @lru_cache(maxsize=16)
-def data_set(name: str, options: bytes) -> Any:
+def data_set(name: str, options: bytes) -> ProceduralDataset:
     """The library's generator, addressed by item number; ``ConfigError`` for an unknown name or option."""
     try:
         import reasoning_gym
@@ -160,7 +163,7 @@ def data_set(name: str, options: bytes) -> Any:
         raise ConfigError(f"env.options of data set {name!r}: {error}") from error
 
 
-def has_default_score(source: Any) -> bool:
+def has_default_score(source: ProceduralDataset) -> bool:
     """Whether the data set compares texts as the library's base class does."""
     from reasoning_gym.dataset import ProceduralDataset
 

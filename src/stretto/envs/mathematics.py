@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from stretto.envs.numbers import Number, after_hashes, boxed, expected_number, plain_signs
 
@@ -29,7 +28,7 @@ _SIGNS = {
     "α": r"\alpha ", "β": r"\beta ", "°": r"^\circ ", "**": "^", "*": r"\cdot ", "<=": r"\le ", ">=": r"\ge ",
 }  # fmt: skip
 _GROUP = r"(?:\\,|\\!|\\ |[ ~\u00a0]|\{,\})"
-_TIDY: tuple[tuple[re.Pattern[str], Any], ...] = (
+_TIDY: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(rf"(?<![\d.])(\d{{1,3}})((?:{_GROUP}\d{{3}})+)(?![\d/])"), lambda m: m[1] + re.sub(r"\D", "", m[2])),
     (re.compile(r"(?<![A-Za-z\d.])(\d+\.?\d*|\.\d+)[eE]([-+]?\d+)(?![\dA-Za-z.])"), r"\1 \\times 10^{\2}"),
     (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r" \\times "),
@@ -62,13 +61,13 @@ _MISREAD = re.compile(
 _MOST_CHARACTERS = 2000
 
 
-def unreadable(answer: Any) -> str:
+def unreadable(answer: object) -> str:
     """Why an expected ``answer`` is no mathematics (empty: it may be; only its parser tells). Takes microseconds."""
     latex = gold_latex(answer)
     return "" if latex is None or latex[0] == "$" else latex
 
 
-def gold_latex(answer: Any) -> str | None:
+def gold_latex(answer: object) -> str | None:
     """What to hand to the parser for an expected answer: LaTeX between ``$``; None: the answer as it is, since it
     delimits its own; anything else says why the answer can't be read."""
     if isinstance(answer, bool):
@@ -121,8 +120,8 @@ def tidy(latex: str) -> str:
         latex = plain_signs(latex)
     for sign, said in _SIGNS.items():
         latex = latex.replace(sign, said)
-    for pattern, said in _TIDY:
-        latex = pattern.sub(said, latex)
+    for pattern, instead in _TIDY:
+        latex = pattern.sub(instead, latex)
     return latex
 
 
@@ -130,7 +129,7 @@ def _mixed(whole: int, top: int, bottom: int) -> str:
     return rf"\frac{{{whole * bottom + top}}}{{{bottom}}}" if top < bottom else ""
 
 
-def other_base(text: str, answer: Any) -> bool:
+def other_base(text: str, answer: object) -> bool:
     """Whether ``text`` and ``answer`` name different bases (``10_2``, ``10_8``): the parser drops the subscript."""
     found, expected = _BASE.search(text), _BASE.search(str(answer))
     return found is not None and expected is not None and found[1] != expected[1]

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 Which = Literal["last", "first", "only", "boxed", "hashes"]
 Thousands = Literal["usual", "space", "none"]
@@ -225,7 +225,7 @@ def only_number(text: str) -> Number | None:
     return found[0] if len(found) == 1 else None
 
 
-def expected_number(answer: Any, decimal: str = ".", thousands: Thousands = "usual") -> Number | str:
+def expected_number(answer: object, decimal: str = ".", thousands: Thousands = "usual") -> Number | str:
     """The number that an expected ``answer`` is, or why it is none. A text must hold one number alone, units aside,
     or mark it: ``#### 72``, ``\\boxed{72}``."""
     if isinstance(answer, bool):

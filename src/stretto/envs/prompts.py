@@ -116,7 +116,7 @@ class PromptOptions:
         return self._found
 
 
-def as_messages(prompt: Any) -> list[Message] | None:
+def as_messages(prompt: object) -> list[Message] | None:
     """``prompt`` as messages, or None if it isn't a list of them.
 
     A message has a role and a content (text, or parts that are text) or tool calls. Keys without a value, which data
@@ -140,5 +140,5 @@ def as_messages(prompt: Any) -> list[Message] | None:
     return messages
 
 
-def _is_text(part: Any) -> bool:
+def _is_text(part: object) -> bool:
     return isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)

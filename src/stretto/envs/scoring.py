@@ -10,7 +10,7 @@ import asyncio
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from stretto.envs.scoring_child import START_DEADLINE_S, command, first_message
 from stretto.kernel.child import HEADER
@@ -20,6 +20,7 @@ from stretto.kernel.supervised import Child
 _MAX_FAILED_STARTS = 3
 _MAX_FIRST_FAILURES = 10
 """So many calls that hang or kill their process, before any call returned, end the pool."""
+T = TypeVar("T")
 OnEvent = Callable[[str, str, str], None]
 """Called as (``up`` | ``down``, worker name, reason)."""
 
@@ -32,7 +33,7 @@ class InlineScoring:
     async def start(self) -> None:
         """Nothing to start."""
 
-    async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
+    async def call(self, function: Callable[..., T], *args: object, deadline_s: float | None = None) -> T:
         """What ``function(*args)`` returns or raises; ``deadline_s`` can't be enforced here."""
         return function(*args)
 
@@ -60,7 +61,7 @@ class FirstCalls:
         )
 
 
-def packed(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, bytes]:
+def packed(function: Callable[..., object], args: tuple[object, ...]) -> tuple[str, bytes]:
     """The name of a call for messages, and the call as it travels; ``DataError`` if it can't."""
     name = getattr(function, "name", None)
     name = name or f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', function)}"
@@ -152,7 +153,7 @@ class ScoringPool:
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._worker(slot)) for slot in range(self._count)]
 
-    async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
+    async def call(self, function: Callable[..., T], *args: object, deadline_s: float | None = None) -> T:
         """Run a module-level function; raises what it raised, ``DeadlineError``, or ``WorkerError`` when its process
         died. Waits while the queue is full."""
         await self.start()
@@ -161,7 +162,8 @@ class ScoringPool:
         name, payload = packed(function, args)
         job = _Job(payload, name, deadline_s or self._deadline_s, asyncio.get_running_loop().create_future())
         await self._queue.put(job)
-        return await job.result
+        result: T = await job.result
+        return result
 
     async def close(self) -> None:
         """Kill every process, fail every waiting call, and return when nothing is left."""

@@ -8,13 +8,14 @@ clock: its process is killed and replaced, and nobody else's call is disturbed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from stretto.envs.scoring import FirstCalls, OnEvent, packed
 from stretto.envs.scoring_child import START_DEADLINE_S, command, first_message
 from stretto.kernel.errors import DataError, DeadlineError, WorkerError
 from stretto.kernel.supervised import Child
 
+T = TypeVar("T")
 _NAME = "scoring-0"
 
 
@@ -42,7 +43,7 @@ class WaitingScoring:
         """Call this when every later call would fail with the same error."""
         self._on_death = on_death
 
-    async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
+    async def call(self, function: Callable[..., T], *args: object, deadline_s: float | None = None) -> T:
         """Run a module-level function; raises what it raised, ``DeadlineError``, or ``WorkerError`` when its process
         died."""
         if self._closed:
@@ -72,7 +73,8 @@ class WaitingScoring:
         self._first.count("")
         if not ok:
             raise value
-        return value
+        result: T = value
+        return result
 
     async def close(self) -> None:
         """Kill the process."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from numbers import Complex, Real
-from typing import Any, Protocol
+from typing import Protocol, SupportsFloat, SupportsIndex, TypeVar
 
 from stretto.envs.base import LateClient
 from stretto.kernel.components import Registry, load_object, split_path
@@ -28,13 +28,14 @@ class Verifier(Protocol):
     @property
     def cheap(self) -> bool: ...
 
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Any: ...
+    def __call__(self, text: str, answer: object, info: Mapping[str, object]) -> object: ...
 
 
+T = TypeVar("T")
 VERIFIERS: Registry[Verifier] = Registry("reward", ("stretto.envs.graders",))
 
 
-def make_verifier(kind: str, options: Mapping[str, Any] | None = None) -> Verifier:
+def make_verifier(kind: str, options: Mapping[str, object] | None = None) -> Verifier:
     """The verifier ``kind``: exact, numeric, regex, math-verify, or a user's ``module:function``."""
     if ":" not in kind:
         return VERIFIERS.build(kind, options or {}, "reward")
@@ -45,7 +46,7 @@ def make_verifier(kind: str, options: Mapping[str, Any] | None = None) -> Verifi
     return UserFunction(kind)
 
 
-def user_function(path: str) -> Callable[..., Any]:
+def user_function(path: str) -> Callable[..., object]:
     """Import a user's ``module:function``; ``ConfigError`` if it can't be called as f(text, answer, info)."""
     function = load_object(path, "reward")
     expected = "expected f(text, answer, info) -> float"
@@ -71,12 +72,12 @@ class UserFunction:
         """What a scoring process loads before its first call."""
         return (self.path,)
 
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Any:
+    def __call__(self, text: str, answer: object, info: Mapping[str, object]) -> object:
         result = load_object(self.path, "reward")(text, answer, info)
         return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
+async def _awaited(result: Awaitable[T]) -> T:
     return await result
 
 
@@ -91,9 +92,9 @@ class Score:
     error: BaseException | None = None
 
     @property
-    def info(self) -> dict[str, Any] | None:
+    def info(self) -> dict[str, object] | None:
         """What a trajectory keeps of it; None if there is nothing to say."""
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         if self.reward is None:
             found["reward_absent"] = self.reason
         if self.error is not None:
@@ -103,7 +104,7 @@ class Score:
         return found or None
 
 
-def normalize(value: Any, name: str = "the reward function") -> Score:
+def normalize(value: object, name: str = "the reward function") -> Score:
     """What ``name`` returned as a score: only one finite number is a reward (booleans count as 0 and 1, scalars of
     NumPy and PyTorch as what they hold). The reason names who returned what."""
     if type(value) is float and math.isfinite(value):
@@ -116,6 +117,8 @@ def normalize(value: Any, name: str = "the reward function") -> Score:
         return Score(None, f"{name} returned {value[:80]!r}, which is not a number")
     try:
         if getattr(value, "ndim", 0) or (isinstance(value, Complex) and not isinstance(value, Real)):
+            raise TypeError
+        if not isinstance(value, SupportsFloat | SupportsIndex):
             raise TypeError
         number = float(value)
     except Exception:  # a type of the user's may raise anything
@@ -142,11 +145,11 @@ class Run:
         """For messages."""
         return name_of(self.verifier)
 
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+    def __call__(self, text: str, answer: object, info: Mapping[str, object]) -> Score:
         return normalize(self.verifier(text, answer, info), self.name)
 
 
-async def score(verifier: Verifier, client: LateClient, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+async def score(verifier: Verifier, client: LateClient, text: str, answer: object, info: Mapping[str, object]) -> Score:
     """Reward of ``text``. A hang ends at the deadline and leaves the reward absent; whatever the verifier raises
     becomes a ``DataError`` that says where, which fails this one rollout."""
     if (several := getattr(verifier, "score", None)) is not None:

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NoReturn
 
 from stretto.envs.base import LateClient
 from stretto.envs.verifiers import Score, Verifier, score
@@ -36,7 +36,7 @@ class Weighted:
         found = [module for part in self.parts for module in getattr(part.verifier, "imports", ())]
         return tuple(dict.fromkeys(found))
 
-    def check(self, answer: Any) -> str:
+    def check(self, answer: object) -> str:
         """Why ``answer`` can't be what a required function expects (empty: it can)."""
         for part in self.parts:
             check = getattr(part.verifier, "check", None)
@@ -46,10 +46,10 @@ class Weighted:
                 return f"{part.label}: {problem}"
         return ""
 
-    def __call__(self, text: str, answer: Any, info: Mapping[str, Any]) -> Any:
+    def __call__(self, text: str, answer: object, info: Mapping[str, object]) -> NoReturn:
         raise NotImplementedError("score() calls the parts")
 
-    async def score(self, client: LateClient, text: str, answer: Any, info: Mapping[str, Any]) -> Score:
+    async def score(self, client: LateClient, text: str, answer: object, info: Mapping[str, object]) -> Score:
         """The weighted sum, with each function's own value in ``parts`` (None: absent)."""
         results = await asyncio.gather(
             *(score(part.verifier, client, text, answer, info) for part in self.parts), return_exceptions=True

@@ -10,7 +10,6 @@ import signal
 import socket
 import struct
 import sys
-from typing import Any
 
 from stretto.kernel.errors import keep_trace
 
@@ -48,7 +47,7 @@ def send(connection: socket.socket, payload: bytes) -> None:
     connection.sendall(HEADER.pack(len(payload)) + payload)
 
 
-def outcome(message: bytes) -> tuple[bool, Any]:
+def outcome(message: bytes) -> tuple[bool, object]:
     """(did it return, what it returned or raised) of a pickled (function, arguments)."""
     try:
         function, args = pickle.loads(message)
@@ -65,7 +64,7 @@ def outcome(message: bytes) -> tuple[bool, Any]:
         signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm left armed must not hit the next call
 
 
-def answer(connection: socket.socket, ok: bool, value: Any) -> None:
+def answer(connection: socket.socket, ok: bool, value: object) -> None:
     """Send an outcome. What can't be pickled is described instead."""
     try:
         payload = pickle.dumps((ok, value))
@@ -82,7 +81,7 @@ def answer(connection: socket.socket, ok: bool, value: Any) -> None:
     send(connection, payload)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     try:
         return str(value).encode(errors="backslashreplace").decode()  # half a surrogate pair can't be logged
     except Exception as error:  # a user's exception may have a broken __str__

@@ -11,12 +11,16 @@ tokens that the sampler kept, which the engine records (``support``). So the rat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from stretto.kernel.errors import DataError
+from stretto.models.protocols import Context
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 LOGITS_BYTES = 2**28
 """Logits up to this size stay in memory for the backward pass."""
@@ -93,12 +97,17 @@ def unpacked(support: Tensor, vocabulary: int) -> Tensor:
     return bits.bool().flatten(1)[:, :vocabulary]
 
 
+class _Kept(Context, Protocol):
+    form: _Form
+    chunk: int
+
+
 class _TokenLogp(torch.autograd.Function):
     """hidden [n,H], weight [V,H], bias [V] or None, ids [n,J] -> logp [n,J], entropy [n] (entropy: no gradient)."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, form: _Form, chunk: int
+        ctx: _Kept, hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, form: _Form, chunk: int
     ) -> tuple[Tensor, Tensor]:
         n = hidden.shape[0]
         kept: list[Tensor] = []
@@ -120,7 +129,7 @@ class _TokenLogp(torch.autograd.Function):
         return torch.cat(logps), entropy
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Kept, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, ids, *kept = ctx.saved_tensors
         chunk = ctx.chunk
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
@@ -179,7 +188,7 @@ def token_logp(
     return logp.view(ids.shape), entropy
 
 
-def trunk_of(model: Any) -> nn.Module:
+def trunk_of(model: PreTrainedModel) -> nn.Module:
     """The part of a causal LM that makes hidden states."""
     trunk = getattr(model, model.base_model_prefix, None)
     if not isinstance(trunk, nn.Module):
@@ -187,7 +196,7 @@ def trunk_of(model: Any) -> nn.Module:
     return trunk
 
 
-def hidden_states(trunk: Any, tokens: Tensor) -> Tensor:
+def hidden_states(trunk: nn.Module, tokens: Tensor) -> Tensor:
     """Hidden states [B,T,H] of right-padded ``tokens`` [B,T]. Attention is causal, so the padding can't matter."""
     out: Tensor = trunk(input_ids=tokens, use_cache=False, return_dict=True).last_hidden_state
     return out

@@ -7,13 +7,14 @@ the last layer's keys and values is computed only for the tokens whose hidden st
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from stretto.models.plan import Plan
+from stretto.models.protocols import Attention, Context, LlamaTrunk, Norm
 
 SHORT = 128
 """Sequences up to this length attend by plain matrix products, which beat the flash kernel there on a CPU."""
@@ -21,17 +22,22 @@ SHORT_SCORES = 2**24
 """... as long as there are no more scores than this in a layer."""
 
 
+class _Scaled(Context, Protocol):
+    eps: float
+    scale: float
+
+
 class _RMSNorm(torch.autograd.Function):
     """x / rms(x) * weight over the last dimension; keeps x alone."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: _Scaled, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.eps = eps
         return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Scaled, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         width = x.shape[-1]
         scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(width).add_(ctx.eps).rsqrt_()
@@ -47,12 +53,12 @@ class _Rotate(torch.autograd.Function):
     """RoPE of x [N, heads, D] by ``cos``, ``sin`` [N, 1, D/2]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
         return _rotated(x, cos, sin)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         return _rotated(grad, cos, -sin), None, None
 
@@ -72,12 +78,12 @@ class _SiluMul(torch.autograd.Function):
     """silu(gate) * up."""
 
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+    def forward(ctx: Context, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
         return F.silu(gate).mul_(up)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
         return torch.ops.aten.silu_backward(grad * up, gate), F.silu(gate).mul_(grad)
 
@@ -86,7 +92,7 @@ class _ShortAttention(torch.autograd.Function):
     """softmax(q k^T scale + bias) v of q [B,h,Q,D], k, v [B,h,K,D]; keeps the probabilities."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
+    def forward(ctx: _Scaled, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
         p = torch.matmul(q, k.transpose(-1, -2)).mul_(scale).add_(bias)
         p = p.sub_(p.amax(-1, keepdim=True)).exp_()  # torch's softmax takes longer on short rows
         p = p.div_(p.sum(-1, keepdim=True))
@@ -96,7 +102,7 @@ class _ShortAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Scaled, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, p, out = ctx.saved_tensors
         d = torch.matmul(grad, v.transpose(-1, -2)).sub_((grad * out).sum(-1, keepdim=True)).mul_(p).mul_(ctx.scale)
         transposed = p.transpose(-1, -2)
@@ -106,7 +112,7 @@ class _ShortAttention(torch.autograd.Function):
 class PackedTrunk:
     """Hidden states of a float32 trunk that ``llama_like.unsupported`` accepts."""
 
-    def __init__(self, trunk: Any) -> None:
+    def __init__(self, trunk: LlamaTrunk) -> None:
         self._trunk = trunk
         attention = trunk.layers[0].self_attn
         self._head_dim = int(attention.head_dim)
@@ -133,7 +139,7 @@ class PackedTrunk:
             x = x + layer.mlp.down_proj(_SiluMul.apply(layer.mlp.gate_proj(h), layer.mlp.up_proj(h)))
         return _norm(trunk.norm, x).index_select(0, which)
 
-    def _attend(self, attention: Any, h: Tensor, cos: Tensor, sin: Tensor, p: Plan, blocked: Tensor) -> Tensor:
+    def _attend(self, attention: Attention, h: Tensor, cos: Tensor, sin: Tensor, p: Plan, blocked: Tensor) -> Tensor:
         """[N, heads * D] of the normed tokens ``h`` [N,H]."""
         q, k, v = (  # under autocast the products are bfloat16, attention isn't
             project(h).to(h.dtype).view(h.shape[0], -1, self._head_dim)
@@ -181,6 +187,6 @@ class PackedTrunk:
         return torch.cat([outside[:, None].expand(-1, after, -1), ahead.expand(rows, -1, -1)], 2)[:, None]
 
 
-def _norm(module: Any, x: Tensor) -> Tensor:
+def _norm(module: Norm, x: Tensor) -> Tensor:
     out: Tensor = _RMSNorm.apply(x, module.weight, module.variance_epsilon)
     return out

@@ -9,15 +9,15 @@ work.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 WORTH = 0.85
 """Share prompts when that leaves at most this share of the tokens."""
-Array = np.ndarray[Any, Any]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Plan:
     wanted: Tensor
 
 
-def distinct(rows: Array) -> tuple[Array, Array]:
+def distinct(rows: Ints) -> tuple[Ints, Ints]:
     """(index of the first of each distinct row, which of them each row is), in order of appearance."""
     seen: dict[bytes, int] = {}
     firsts: list[int] = []
@@ -69,7 +69,7 @@ def plan(tokens: Tensor, mask: Tensor) -> Plan | None:
     return _plan(read, policy, last, last)
 
 
-def _plan(tokens: Array, policy: Array, first: Array, last: Array) -> Plan:
+def _plan(tokens: Ints, policy: NDArray[np.bool_], first: Ints, last: Ints) -> Plan:
     """``first`` [B]: how much of each row counts as its prompt; ``last``: how much of it is read at all."""
     columns = np.arange(tokens.shape[1])
     width, after = int(first.max()), int((last - first).max())

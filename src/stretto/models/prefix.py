@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stretto.models.logp import hidden_states
 from stretto.models.packed import PackedTrunk
@@ -19,7 +19,7 @@ from stretto.models.plan import Plan, plan
 from stretto.models.reach import description_of, window_of
 
 
-def shared_hidden(trunk: Any, p: Plan) -> Tensor:
+def shared_hidden(trunk: nn.Module, p: Plan) -> Tensor:
     """Hidden states [n,H] of the wanted tokens, with the trunk's own cache between prompts and continuations."""
     prompts, width, rows, after = p.shape
     head_ids, tail_ids = p.ids[p.cells].split([prompts * width, rows * after])
@@ -31,7 +31,7 @@ def shared_hidden(trunk: Any, p: Plan) -> Tensor:
     # transformers renamed the argument in 5.x
     name = "cache" if "cache" in inspect.signature(trunk.forward).parameters else "past_key_values"
     cache = DynamicCache()
-    shared: dict[str, Any] = {"use_cache": True, "return_dict": True, name: cache}
+    shared: dict[str, object] = {"use_cache": True, "return_dict": True, name: cache}
     head = trunk(input_ids=head_ids.view(prompts, width), **shared).last_hidden_state
     cache.batch_select_indices(p.prompt)
     reach, steps = p.prompt_length[p.prompt], torch.arange(after)
@@ -46,7 +46,7 @@ def shared_hidden(trunk: Any, p: Plan) -> Tensor:
     return torch.cat([head.flatten(0, 1), tail.flatten(0, 1)]).index_select(0, p.place[p.wanted])
 
 
-def plain_hidden(trunk: Any, tokens: Tensor, mask: Tensor) -> Tensor:
+def plain_hidden(trunk: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
     """Hidden states [n,H] that predict the n policy tokens of ``mask`` [B,T]; every row in full, up to the last of
     them."""
     row, column = mask.nonzero(as_tuple=True)

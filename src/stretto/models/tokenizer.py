@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SpecialTokens = Literal["start", "all", "none"]
 
 
-def alphabet_of(env: Any) -> str:
+def alphabet_of(env: object) -> str:
     """The characters that the environment uses; printable ASCII if it doesn't say."""
     return getattr(env, "alphabet", None) or string.printable[:95] + "\n"
 

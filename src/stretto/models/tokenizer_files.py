@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from stretto.kernel.errors import DataError
 from stretto.models.backend import EOS, PAD, character_table
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-def own_characters(file: Path, settings: Mapping[str, Any]) -> Tokenizer | None:
+
+def own_characters(file: Path, settings: Mapping[str, object]) -> Tokenizer | None:
     """The tokenizer if it is one that ``char_tokenizer`` saved: reading it needs no Transformers."""
     if settings.get("eos_token") != EOS or settings.get("pad_token") != PAD or "added_tokens_decoder" in settings:
         return None
@@ -31,7 +34,7 @@ def _backend(file: Path) -> Tokenizer:
         raise DataError(f"{file}: not a tokenizer: {error}; save it again") from error
 
 
-def load_tokenizer(path: str | Path) -> Any:
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer in the directory ``path`` as Transformers loads it; ``DataError`` if there is none."""
     from transformers import AutoTokenizer, TokenizersBackend
 
@@ -40,7 +43,8 @@ def load_tokenizer(path: str | Path) -> Any:
     named = (root / "config.json").is_file() or "tokenizer_class" in read_json(root / "tokenizer_config.json")
     kind = AutoTokenizer if named or not (root / "tokenizer.json").is_file() else TokenizersBackend
     try:
-        return kind.from_pretrained(str(root), local_files_only=True)
+        loaded: PreTrainedTokenizerBase = kind.from_pretrained(str(root), local_files_only=True)
+        return loaded
     except Exception as error:  # a broken file raises whatever the library's code meets
         raise DataError(f"model {str(path)!r}: holds no tokenizer that can be loaded: {error}") from error
 

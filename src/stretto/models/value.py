@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +24,7 @@ class ValueHead(nn.Module):
 class ValueNetwork(nn.Module):
     """A trunk of its own (it makes hidden states, as the policy's does) with a value head."""
 
-    def __init__(self, trunk: Any, hidden: int, dtype: torch.dtype) -> None:
+    def __init__(self, trunk: nn.Module, hidden: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.trunk = trunk
         self.head = ValueHead(hidden, dtype)

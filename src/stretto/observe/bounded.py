@@ -6,7 +6,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from stretto.kernel.errors import cause
 from stretto.observe.tally import Row
@@ -137,7 +137,7 @@ def _fold(name: str, a: float, a_count: int, b: float, b_count: int) -> float:
     return a + b if kind == "mean" else max(a, b) if kind == "max" else b
 
 
-def rounded(value: Any) -> float | None:
+def rounded(value: object) -> float | None:
     """Five significant digits; None for what isn't a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None

@@ -152,7 +152,7 @@ class State:
     """the version loaded at start or resume may be published once more"""
     steps: int = 0
     """that were not skipped"""
-    step: dict[str, Any] | None = None
+    step: Event | None = None
     submitted: int = 0
     ended: int = 0
     open: dict[int, Open] = field(default_factory=dict)

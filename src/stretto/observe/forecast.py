@@ -10,7 +10,6 @@ import bisect
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from stretto.observe.tally import Event
 
@@ -29,7 +28,7 @@ class FirstBatch:
     def __init__(self, max_new_tokens: int) -> None:
         self._longest = self._max_new_tokens = max_new_tokens
         self._groups = self._size = self._slots = 0
-        self._start: dict[str, Any] = {}
+        self._start: Event = {}
         self._began: float | None = None
         self._valid: dict[int, int] = {}  # of each group that isn't over: valid answers so far
         self._ready: set[int] = set()

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from stretto.observe.bounded import Counts
 from stretto.observe.calibration import RewardFall
@@ -244,7 +243,7 @@ class Health:
         return Finding("faults", "warning", what, "The end of report.html has them all.")
 
 
-def _mean(values: Any) -> float:
+def _mean(values: Collection[float]) -> float:
     return sum(values) / len(values)
 
 

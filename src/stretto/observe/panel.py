@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich.console import Group
 from rich.panel import Panel
@@ -133,7 +132,7 @@ def _bar(shown: Shown, width: int) -> Text:
     return Text.assemble(("━" * full, "cyan"), ("━" * (width - full), "dim"), label, (times, "dim"))
 
 
-def num(value: Any) -> str:
+def num(value: float | None) -> str:
     """Three decimals, or a dash."""
     return "-" if value is None else f"{value:.3f}"
 

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stretto.observe.bounded import Counts, Curves, Thinned, rounded
 from stretto.observe.samples import Sample, read_evaluations, read_samples, sample_steps
@@ -29,7 +28,7 @@ MAX_WAITS = 200
 _NUMBER = re.compile(r"(?<![\w.-])\d+(\.\d+)?")
 
 
-def collect(run_dir: Path, events: Callable[[], Iterable[Event]]) -> dict[str, Any]:
+def collect(run_dir: Path, events: Callable[[], Iterable[Event]]) -> dict[str, object]:
     """The data of the page, ready for JSON: no NaN, no infinity. ``events`` begins the pass over the log anew."""
     figures, gathered, extent = Figures(), Gathered(), Extent()
     interval = figures.interval
@@ -65,9 +64,9 @@ class Gathered:
 
     def __init__(self) -> None:
         self.steps = Curves(MAX_POINTS)
-        self._evals: Thinned[list[Any]] = Thinned(MAX_EVALS)
+        self._evals: Thinned[list[object]] = Thinned(MAX_EVALS)
         self._reasons: dict[str, Counts] = {}
-        self._faults: deque[dict[str, Any]] = deque(maxlen=MAX_FAULTS)
+        self._faults: deque[dict[str, object]] = deque(maxlen=MAX_FAULTS)
         self._fault_count = 0
         self._waits: dict[tuple[str, str], _Wait] = {}
         self._resumes: list[float] = []
@@ -112,7 +111,7 @@ class Gathered:
         if took > wait.longest:
             wait.owner, wait.what, wait.longest = owner, what, took
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """Its part of the page's data."""
         reasons = [(e, reason, n) for e, counts in self._reasons.items() for reason, n in counts.commonest(30)]
         waits = sorted(self._waits.values(), key=lambda wait: -wait.longest)

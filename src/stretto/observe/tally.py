@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from stretto.data.variance import all_equal
 from stretto.kernel.metrics import Metric, Section, declare
 
 Event = dict[str, Any]
 Row = dict[str, Any]
+N = TypeVar("N", int, float)
 OWN = declare(
     __name__,
     Metric(Section.REWARD, "reward/trained/{mean,count}", "reward, trajectories",
@@ -244,7 +245,7 @@ _HANDLERS = {
 }
 
 
-def percentile(counts: Mapping[Any, int], q: float) -> Any:
+def percentile(counts: Mapping[N, int], q: float) -> N:
     """The least value that at least the share ``q`` of the counted ones does not exceed; 0 of nothing."""
     need = q * sum(counts.values())
     seen = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +161,7 @@ class _Window:
     def touches(self, start: float, end: float) -> bool:
         return end >= self.low and start <= self.high
 
-    def data(self, shown: Sequence[str]) -> dict[str, Any]:
+    def data(self, shown: Sequence[str]) -> dict[str, object]:
         """Its lanes; narrowed until it holds few enough spans."""
         low, high = self.low, self.high
         while True:
@@ -246,7 +245,7 @@ class Timeline:
         }
         return {role: (1 - share).clip(0, 1).round(4).tolist() for role, share in busy.items()}
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """``overview``: busy shares per bin of the whole run; ``windows``: spans of some steps at the run's start,
         middle and end."""
         shown = list(self._engines)[:MAX_ENGINES]

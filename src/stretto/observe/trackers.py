@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stretto.config.sections import Logging
 from stretto.kernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 
 class Tracker(Protocol):
@@ -40,7 +43,7 @@ class TensorBoard:
             started = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._write(event_pb2.Event(session_log=started, step=step + 1))
 
-    def _write(self, event: Any) -> None:
+    def _write(self, event: Message) -> None:
         self._writer.write(event.SerializeToString())
 
     def scalars(self, step: int, t: float, values: Mapping[str, float]) -> None:
@@ -57,7 +60,7 @@ class TensorBoard:
 class Wandb:
     """Weights & Biases; its own settings (``WANDB_MODE=offline``, ...) come from the environment."""
 
-    def __init__(self, run_dir: Path, project: str, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, run_dir: Path, project: str, name: str, config: Mapping[str, object]) -> None:
         try:
             import wandb
         except ImportError as error:
@@ -84,7 +87,7 @@ class Wandb:
 
 
 def make_trackers(
-    run_dir: Path, logging: Logging, *, name: str, config: Mapping[str, Any], step: int | None = None
+    run_dir: Path, logging: Logging, *, name: str, config: Mapping[str, object], step: int | None = None
 ) -> list[Tracker]:
     """The trackers that ``logging`` asks for; ``step``: the one that a resumed run continues after.
 
@@ -97,7 +100,7 @@ def make_trackers(
     return trackers
 
 
-def finite(row: Mapping[str, Any]) -> dict[str, float]:
+def finite(row: Mapping[str, object]) -> dict[str, float]:
     """The finite numbers of a row."""
     return {
         name: float(value)
