@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,6 +16,9 @@ from rich.text import Text
 
 from stretto.cli.app import Json, Overrides, app, err, out
 from stretto.kernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stretto.papers.run import Verdict
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the results; an interrupted sweep goes on.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Processes at a time.")]
@@ -109,8 +112,8 @@ def reproduce(
     Each figure has a condition that must hold for the claim to count as reproduced; exit code 1 if one fails.
     """
     from stretto.papers import Settings, find
-    from stretto.papers.run import Verdict, reproduce_all, table
     from stretto.papers.run import reproduce as run_one
+    from stretto.papers.run import reproduce_all, table
 
     if (name is None) != every:
         both = "" if name is None else ", not both"
@@ -139,7 +142,7 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _show(verdict: Any) -> None:
+def _show(verdict: Verdict) -> None:
     from stretto.papers.run import table
 
     paper = verdict.paper
@@ -156,7 +159,7 @@ def _show(verdict: Any) -> None:
         out.print(f"figure: {verdict.figure}")
 
 
-def _checks(verdict: Any) -> Table:
+def _checks(verdict: Verdict) -> Table:
     from stretto.papers.run import text, word
 
     shown = Table(show_header=True, box=None, padding=(0, 2))

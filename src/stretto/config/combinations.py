@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stretto.config.schema import RunConfig
@@ -97,7 +97,7 @@ def _tiny(c: RunConfig) -> Iterator[str]:
         )
 
 
-def contradictions(source: dict[str, Any], overrides: dict[str, Any]) -> Iterator[str]:
+def contradictions(source: dict[str, object], overrides: dict[str, object]) -> Iterator[str]:
     """What somebody asked for in one breath and can't have. ``source``: the file's table, ``overrides`` those that
     were given beside it. A default (or, for overrides, what the file says) may be overruled without a word."""
     limits = {**_section(source, "deadlines"), **_section(overrides, "deadlines")}
@@ -109,6 +109,6 @@ def contradictions(source: dict[str, Any], overrides: dict[str, Any]) -> Iterato
         )
 
 
-def _section(table: dict[str, Any], name: str) -> dict[str, Any]:
+def _section(table: dict[str, object], name: str) -> dict[str, object]:
     found = table.get(name)
     return found if isinstance(found, dict) else {}

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stretto.config.simulation import LENGTHS
+from stretto.config.simulation import LENGTHS, Distribution
 from stretto.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ def _of(section: str, names: str) -> tuple[str, ...]:
 
 
 def _law(section: str) -> tuple[Idle, Idle]:
-    def law(c: RunConfig) -> Any:
-        return getattr(c.simulation, section) or LENGTHS
+    def law(c: RunConfig) -> Distribution:
+        found: Distribution = getattr(c.simulation, section) or LENGTHS
+        return found
 
     where = f"simulation.{section}"
     return (
@@ -114,7 +115,7 @@ def idle(config: RunConfig, mode: str | None = None) -> dict[str, str]:
 
 
 def check_idle(
-    table: Mapping[str, Any], alone: RunConfig | None, overrides: Mapping[str, Any], config: RunConfig,
+    table: Mapping[str, object], alone: RunConfig | None, overrides: Mapping[str, object], config: RunConfig,
     mode: str | None,
 ) -> None:  # fmt: skip
     """``ConfigError`` that names each setting given in vain. ``table``: what the file says (``alone``: the
@@ -131,16 +132,16 @@ def check_idle(
         )
 
 
-def _asked(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _asked(table: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """What a table asks for: not what it turns off, nor workers in the only process that there is."""
     return ((key, value) for key, value in leaves(table) if value and (key, value) != ("workers.kind", "inline"))
 
 
-def without_idle(table: dict[str, Any], config: RunConfig) -> dict[str, Any]:
+def without_idle(table: dict[str, object], config: RunConfig) -> dict[str, object]:
     """The configuration as a table, without what has no effect in it."""
     rules = idle(config)
 
-    def kept(inner: dict[str, Any], prefix: str) -> dict[str, Any]:
+    def kept(inner: dict[str, object], prefix: str) -> dict[str, object]:
         out = {}
         for name, value in inner.items():
             if _rule(prefix + name, rules) is None:
@@ -150,7 +151,7 @@ def without_idle(table: dict[str, Any], config: RunConfig) -> dict[str, Any]:
     return kept(table, "")
 
 
-def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """(dotted key, value) of everything that a table sets."""
     for name, value in table.items():
         if isinstance(value, Mapping) and value:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from stretto.config.sections import Section
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
@@ -86,7 +86,7 @@ class OldPolicy(Section):
     )
 
 
-def _two(value: Any) -> Any:
+def _two(value: object) -> object:
     if isinstance(value, list | tuple) and len(value) != 2:
         raise ValueError("expected two numbers, for instance [0.9, 0.95]")
     return value

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -25,6 +25,9 @@ from stretto.config.sections import Component
 from stretto.config.simulation import LENGTHS, Distribution
 from stretto.kernel.components import search, type_text
 from stretto.kernel.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _QUOTES = """; texts in a list have quotes, and the whole has some for the shell: 'env.operators=["+", "-"]'"""
 _ELSEWHERE = {
@@ -70,7 +73,7 @@ def _read_file(source: str) -> str:
         raise ConfigError(f"{source!r} can't be read: {reason}") from error
 
 
-def parse_override(text: str) -> tuple[list[str], Any]:
+def parse_override(text: str) -> tuple[list[str], object]:
     """``a.b=value`` as (["a", "b"], value); the value is TOML, and anything that isn't TOML is a string. A key that
     holds text takes it as it is, quoted or not (``name=2026``, ``out=runs/[a]``). ``null`` and ``none`` are None; but
     ``none`` is itself among a component's options, where it is a choice like any other."""
@@ -94,7 +97,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     return path, parsed
 
 
-def apply_overrides(table: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def apply_overrides(table: dict[str, object], overrides: Iterable[str]) -> dict[str, object]:
     """The table with the overrides put in. A new ``<component>.name`` drops the options of the old one."""
     for text in overrides:
         path, value = parse_override(text)
@@ -143,7 +146,7 @@ RESUMABLE = (
 """What may be set anew when a run goes on."""
 
 
-def load_resumed(source: str, overrides: Sequence[str], mode: str | None, **own: Any) -> RunConfig:
+def load_resumed(source: str, overrides: Sequence[str], mode: str | None, **own: object) -> RunConfig:
     """A run's saved configuration, with what is given to go on with it. ``own``: keys that it takes anew."""
     table, given = read_source(source), apply_overrides({}, overrides)
     config = validate(apply_overrides(table, overrides) | own)
@@ -152,7 +155,7 @@ def load_resumed(source: str, overrides: Sequence[str], mode: str | None, **own:
     return config
 
 
-def _alone(table: dict[str, Any]) -> RunConfig | None:
+def _alone(table: dict[str, object]) -> RunConfig | None:
     """The configuration that a file makes by itself, if it makes one."""
     try:
         return validate(copy.deepcopy(table))
@@ -160,7 +163,7 @@ def _alone(table: dict[str, Any]) -> RunConfig | None:
         return None
 
 
-def validate(table: dict[str, Any]) -> RunConfig:
+def validate(table: dict[str, object]) -> RunConfig:
     """A table as a ``RunConfig``; the first problem of each kind is one clear line."""
     _fill_defaults(table, RunConfig)
     try:
@@ -170,7 +173,7 @@ def validate(table: dict[str, Any]) -> RunConfig:
         raise ConfigError("\n".join(lines)) from error
 
 
-def _fill_defaults(table: dict[str, Any], model: type[BaseModel]) -> None:
+def _fill_defaults(table: dict[str, object], model: type[BaseModel]) -> None:
     """Options given without their component's name belong to the default one; keys that a distribution leaves out
     keep the default of its place (which need not be that of its class)."""
     for key, field in model.model_fields.items():
@@ -195,7 +198,7 @@ def _is_text(path: list[str]) -> bool:
     return field is not None and field.annotation in (str, str | None)
 
 
-def _explain(error: Any, table: dict[str, Any]) -> str:
+def _explain(error: ErrorDetails, table: dict[str, object]) -> str:
     location = [str(part) for part in error["loc"]]
     key = ".".join(location)
     if error["type"] == "extra_forbidden":
@@ -243,7 +246,7 @@ def _all_keys(model: type[BaseModel], prefix: str) -> list[str]:
     return keys
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
+def _model_of(annotation: object) -> type[BaseModel] | None:
     for candidate in (annotation, *get_args(annotation)) if get_origin(annotation) else (annotation,):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate

@@ -10,14 +10,13 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 _PATH = re.compile(r"(.*_)?(path|file|dir|directory|template)")
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _READY = ("tiny", "smollm2")
 
 
-def anchor(table: dict[str, Any], bases: Sequence[Path]) -> None:
+def anchor(table: dict[str, object], bases: Sequence[Path]) -> None:
     """Make ``model``, ``python_path`` and the environment's paths absolute: the first of ``bases`` where there is
     something. What is nowhere stays as it is."""
     if isinstance(model := table.get("model"), str) and model not in _READY:
@@ -47,13 +46,13 @@ def _found(value: str, bases: Sequence[Path]) -> str:
         return value
 
 
-def names_object(table: dict[str, Any]) -> bool:
+def names_object(table: dict[str, object]) -> bool:
     """Is there a reward, a component or an option ``module:name``?"""
     named = (table.get(key) for key in ("reward", "rewards", "reward_options", "env", "objective", "control"))
     return any(_OBJECT.fullmatch(text) for part in named for text in _texts(part) if not text.startswith("stretto:"))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

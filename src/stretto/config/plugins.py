@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from stretto.config.sections import Component
 from stretto.kernel.components import Registry, options_of, said_where
 from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.kernel.probe import probe_imports
+
+if TYPE_CHECKING:
+    from stretto.config.schema import RunConfig
 
 T = TypeVar("T")
 
@@ -23,10 +26,10 @@ def build_component(registry: Registry[T], spec: Component, where: str, needs: t
         return registry.build(spec.name, spec.options, where)
 
 
-def check_component(registry: Registry[Any], spec: Component, where: str, needs: tuple[str, ...]) -> None:
+def check_component(registry: Registry[T], spec: Component, where: str, needs: tuple[str, ...]) -> None:
     """Raise ``ConfigError`` unless ``spec`` names a class that has ``needs`` and may take its options."""
     with plugin_errors(f"{where}.name", spec.name):
-        component: Any = registry.find(spec.name, f"{where}.name")
+        component: object = registry.find(spec.name, f"{where}.name")
     if ":" in spec.name:
         if not inspect.isclass(component):
             raise ConfigError(f"{where}.name = {spec.name!r}: not a class; expected `module:Class` with {_list(needs)}")
@@ -36,7 +39,7 @@ def check_component(registry: Registry[Any], spec: Component, where: str, needs:
         raise ConfigError(f"{where}: unknown option {next(iter(spec.options))!r}; {spec.name!r} has no options")
 
 
-def probe_user_modules(config: Any, mode: str) -> None:
+def probe_user_modules(config: RunConfig, mode: str) -> None:
     """Let another process import the modules that ``config`` names, before this one does: ``ConfigError`` says what
     one raised, that it ended its process, or that it hangs, and where."""
     wanted = [(f"control.{hook}.name", rule.name) for hook, rule in config.control if isinstance(rule, Component)]
@@ -60,5 +63,5 @@ def plugin_errors(setting: str, name: str | None) -> Iterator[None]:
         raise ConfigError(f"{setting} = {name!r} failed: {said_where(error)}") from error
 
 
-def _list(names: Any) -> str:
+def _list(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -40,7 +40,7 @@ class RewardFunction(Component):
         return self.label or self.name
 
 
-def reward_functions(value: Any) -> Any:
+def reward_functions(value: object) -> object:
     """A list of names and tables, or one table, as ``RewardFunction``s; anything else as it is. ``ValueError`` says
     which entry is wrong."""
     if isinstance(value, dict):
@@ -58,7 +58,7 @@ def reward_functions(value: Any) -> Any:
     return functions
 
 
-def _function(entry: Any, where: str) -> RewardFunction:
+def _function(entry: object, where: str) -> RewardFunction:
     if isinstance(entry, RewardFunction):
         return entry
     if isinstance(entry, str):

@@ -131,7 +131,7 @@ class RunConfig(Section):
 
     @field_validator("reward", mode="before")
     @classmethod
-    def _one_or_several(cls, reward: Any) -> Any:
+    def _one_or_several(cls, reward: object) -> object:
         return reward_functions(reward)
 
     @field_validator("name")

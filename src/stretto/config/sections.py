@@ -15,7 +15,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_switch_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _no_switch_for_a_number(cls, value: object, info: ValidationInfo) -> object:
         field = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and {int, float} & {field, *get_args(field)}:
             raise ValueError(f"{str(value).lower()} is not a number")

@@ -82,20 +82,20 @@ def said_where(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
 
 
-def options_of(component: Any) -> dict[str, dataclasses.Field[Any]]:
+def options_of(component: object) -> dict[str, dataclasses.Field[object]]:
     """The option fields of a component class, by name."""
     if not dataclasses.is_dataclass(component):
         return {}
     return {field.name: field for field in dataclasses.fields(component) if field.init}
 
 
-_WORDS: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text",
+_WORDS: dict[object, str] = {int: "whole number", float: "number", bool: "true or false", str: "text",
                           type(None): "nothing", Any: "anything"}  # fmt: skip
-_MANY: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
+_MANY: dict[object, str] = {int: "whole numbers", float: "numbers", str: "texts"}
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
-def type_text(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+def type_text(annotation: object, metadata: Sequence[object] = ()) -> str:
     """A type as people write it: ``whole number, at least 0``, ``text or nothing``, ``list of texts``. ``metadata``:
     the bounds of a pydantic field."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
@@ -120,7 +120,7 @@ def type_text(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     return ", ".join([word, " and ".join(said)]) if said else word
 
 
-def _count(origin: Any, inner: tuple[Any, ...]) -> str:
+def _count(origin: object, inner: tuple[object, ...]) -> str:
     if origin is list or Ellipsis in inner:
         return "list of"
     return {2: "two", 3: "three"}.get(len(inner), str(len(inner)))
@@ -164,13 +164,13 @@ class Registry(Generic[T]):
             return load_object(name, where or self.kind)
         raise ConfigError(f"unknown {self.kind} {name!r}; {did_you_mean(name, self._entries)}")
 
-    def build(self, name: str, options: Mapping[str, Any], where: str | None = None) -> T:
+    def build(self, name: str, options: Mapping[str, object], where: str | None = None) -> T:
         """Construct the component after checking each option's name and type."""
         component = self.find(name, where)
         return component(**check_options(component, options, where or f"{self.kind} {name!r}"))
 
 
-def check_options(component: Any, options: Mapping[str, Any], where: str) -> dict[str, Any]:
+def check_options(component: Callable[..., object], options: Mapping[str, object], where: str) -> dict[str, object]:
     """Validated copy of ``options``; unknown names and wrong types raise ``ConfigError``."""
     known = options_of(component)
     if not known:  # a plain class or function: its own signature decides
@@ -180,7 +180,7 @@ def check_options(component: Any, options: Mapping[str, Any], where: str) -> dic
             raise ConfigError(f"{where}: {error}") from error
         return dict(options)
     adapters = _adapters(component)
-    checked: dict[str, Any] = {}
+    checked: dict[str, object] = {}
     for name, value in _unaliased(component, options, where).items():
         if name not in known:
             raise ConfigError(f"{where}: unknown option {name!r}; {did_you_mean(name, known)}")
@@ -200,7 +200,7 @@ def check_options(component: Any, options: Mapping[str, Any], where: str) -> dic
     return checked
 
 
-def _validated(kind: TypeAdapter[Any], value: Any) -> Any:
+def _validated(kind: TypeAdapter[object], value: object) -> object:
     """``value`` checked; ``"none"`` is None where it isn't a choice of its own (TOML has no null)."""
     try:
         if isinstance(value, bool):  # ``value_clip = true`` is no clip of 1
@@ -214,10 +214,10 @@ def _validated(kind: TypeAdapter[Any], value: Any) -> Any:
         raise
 
 
-def _unaliased(component: Any, options: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _unaliased(component: object, options: Mapping[str, object], where: str) -> dict[str, object]:
     """``options`` with the symbols of formulas (a component's ``aliases``) replaced by the options they stand for."""
     aliases: Mapping[str, tuple[str, ...]] = getattr(component, "aliases", {})
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
     for name, value in options.items():
         for target in aliases.get(name, (name,)) if name not in options_of(component) else (name,):
             if target in out:
@@ -227,7 +227,7 @@ def _unaliased(component: Any, options: Mapping[str, Any], where: str) -> dict[s
 
 
 @functools.cache
-def _adapters(component: Any) -> dict[str, TypeAdapter[Any]]:
+def _adapters(component: Callable[..., object]) -> dict[str, TypeAdapter[object]]:
     """What checks each option; kept, since making one takes a millisecond."""
     known = options_of(component)
     return {name: TypeAdapter(kind) for name, kind in typing.get_type_hints(component).items() if name in known}

@@ -9,7 +9,6 @@ import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 _OURS = str(Path(__file__).parents[1])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -69,7 +68,7 @@ def origin(error: BaseException) -> str:
     """Where a user's own code raised ``error``: ``module.py:LINE in function``, its last line outside libraries; empty
     if no such code was running."""
     chain = list(_chain(error))
-    if kept := next((e.raised_at for e in chain if getattr(e, "raised_at", "")), ""):  # in another process
+    if kept := next(filter(None, (getattr(e, "raised_at", "") for e in chain)), ""):  # in another process
         return str(kept)
     for raised in chain:
         frames = [f for f in traceback.extract_tb(raised.__traceback__) if is_users(f.filename)]
@@ -113,7 +112,7 @@ def keep_trace(error: BaseException) -> None:
         error.trace_text, error.raised_at = trace(error), origin(error)  # type: ignore[attr-defined]
 
 
-def _chain(error: BaseException) -> Iterable[Any]:
+def _chain(error: BaseException) -> Iterable[BaseException]:
     seen: BaseException | None = error
     for _ in range(20):
         if seen is None:
