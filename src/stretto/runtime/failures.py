@@ -61,8 +61,10 @@ def explained(error: BaseException, config: RunConfig, run: Path) -> StrettoErro
     whose = next(
         (f"{where} {name!r}" for where, name in named if ":" in name
          and getattr(sys.modules.get(name.partition(":")[0]), "__file__", None) in files),
-        "your code",
+        "your code" if any(getattr(e, "raised_at", "") for e in (error, error.__cause__)) else None,  # in a worker
     )  # fmt: skip
+    if whose is None:
+        return None
     return StrettoError(f"{whose} raised {Failures(run).reason(error)}")
 
 
