@@ -100,7 +100,7 @@ def test_a_list_survives_its_file_and_its_imports_are_loaded_once(tmp_path: Path
     [
         ({"reward": []}, "an empty list"),
         ({"reward": [3]}, "entry 1 is 3: expected a name or a table"),
-        ({"reward": ["exact", {"weight": 1}]}, "entry 2 has no name"),
+        ({"reward": ["exact", {"weight": 1}]}, "entry 2: name"),
         ({"reward": ["exact", "exact"]}, "'exact' comes twice: give each one a `label`"),
         ({"reward": [{"name": "exact", "weight": "much"}]}, "entry 1: weight"),
         ({"reward": [{"name": "exact", "weight": float("inf")}]}, "finite"),
