@@ -124,9 +124,9 @@ def talks(groups: int = 3) -> list[Trajectory]:
     return out
 
 
-def learner(model: Path, objective: str, rows: str, **options: Any) -> Learner:
+def learner(model: Path, objective: str, rows: str, of: dict[str, Any] | None = None, **options: Any) -> Learner:
     config = LearnerConfig(**{"dtype": "float64", "warmup_steps": 0, "lr": 1e-2, "rows": rows, "eps": 1.0, **options})
-    return Learner(model, config, get(objective), max_steps=9)
+    return Learner(model, config, get(objective, **(of or {})), max_steps=9)
 
 
 @pytest.mark.parametrize("objective", ["tis", "grpo", "decoupled-ppo", "tic-grpo"])
@@ -160,18 +160,17 @@ def test_the_normalisers_see_the_turns(model: Path) -> None:
         assert set(a[rows][batch.mask[rows]].tolist()) == {float(whole[i].abs().max() * (1 if i % 2 else -1))}
     columns = pack(trajectories)
     for normaliser, expected in (("const", [1 / 10] * 6), ("length", [1 / n for n in steps])):
-        one = learner(model, "asyncwebrl", "turn")
-        objective = get("asyncwebrl", normaliser=normaliser)
+        one = learner(model, "asyncwebrl", "turn", {"normaliser": normaliser})
+        base: Any = type(one.objective).__mro__[1]
         per_step: list[Any] = []
-        loss = type(objective).__mro__[1].token_loss
+        loss = base.token_loss
 
         def seen(self: Any, batch: TokenBatch, logp: Any, a: Any, kept: Any = per_step, loss: Any = loss) -> Any:
             kept.append((batch.trajectory, a))
             return loss(self, batch, logp, a)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(objective).__mro__[1], "token_loss", seen)
-            one.objective = objective
+            patch.setattr(base, "token_loss", seen)
             one.step(columns)
         ((ids, a),) = per_step
         for i in range(6):

@@ -140,7 +140,7 @@ def check_part(
         raise DataError(f"{name} takes statistics over all rows of a step: give them in one forward_backward")
     if ready:
         return
-    if route is not None and route.adapts and batch.logp_old is None:
+    if route is not None and route.adapts:
         raise DataError(
             f"learner.old_policy.route = {route.name!r} adapts to the staleness of a whole optimizer step: give its "
             "rows in one forward_backward, or fix learner.old_policy.ewma_beta"

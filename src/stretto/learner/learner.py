@@ -113,8 +113,8 @@ class Learner:
 
         ``totals``: the denominators of the optimizer step that these rows are a part of (``totals_of``); None: they are
         all of it. However the rows are split, the gradients add up to the same. Columns may bring ready
-        ``record.advantages``, ``record.logp_proximal`` and ``record.logp_old``, flat like ``tokens``. ``critic_only``:
-        no gradient for the policy.
+        ``record.advantages`` and ``record.logp_proximal``, flat like ``tokens``. ``critic_only``: no gradient for the
+        policy.
 
         What isn't finite is said in the result; ``optim_step`` will skip then. ``DataError`` if the objective takes
         something over more rows than the part has, ``InvariantError`` on a call out of order.
