@@ -116,7 +116,7 @@ def test_a_part_that_would_change_the_result_is_refused(model_dir: Path, make_co
     assert same(gradients(one), before)
     for objective, of, options, message in (
         ("m2po", {}, {}, "'m2po' takes statistics over all rows of a step"),
-        ("ppo", {}, {"critic": Critic(kind="head")}, "'ppo' standardises advantages over all tokens"),
+        ("ppo", {"std": True}, {"critic": Critic(kind="head")}, "'ppo' standardises advantages over all tokens"),
         ("ppo-ewma", {}, {}, "route = 'ewma' adapts to the staleness of a whole optimizer step"),
     ):
         other = learner(model_dir, objective, of, **options)
