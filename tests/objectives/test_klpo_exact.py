@@ -285,7 +285,7 @@ def test_what_an_estimator_cannot_work_with_is_an_error() -> None:
         klpo("token", "mc")(batch, one - 1)
     with pytest.raises(DataError, match=r"sampled_logp_behavior is missing"):
         klpo("token", "mc")(batch, one - 1, sampled_logprobs=one[..., None])
-    with pytest.raises(DataError, match="at least two draws"):
+    with pytest.raises(DataError, match="at least two samples"):
         klpo("sequence", "mc")(
             batch.replace(sampled_logp_behavior=one[..., None]), one - 1, sampled_logprobs=one[..., None]
         )

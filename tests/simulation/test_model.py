@@ -1,4 +1,4 @@
-"""The cluster model against its closed forms."""
+"""The simulation against its closed forms."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def simulate(
 ) -> None:  # fmt: skip
     """Plan a run: how fast would it be on other hardware? Nothing is computed.
 
-    Lengths, rewards and durations are drawn from simulation.*; staleness, idle time and throughput come out.
+    Lengths, rewards and durations are sampled from simulation.*; staleness, idle time and throughput come out.
     """
     _start("simulate", source, overrides, as_json, dry_run, resume)
 

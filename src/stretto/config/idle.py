@@ -32,16 +32,16 @@ def _of(section: str, names: str) -> tuple[str, ...]:
     return tuple(f"{section}.{name}" for name in names.split())
 
 
-def _law(section: str) -> tuple[Idle, Idle]:
-    def law(c: RunConfig) -> Distribution:
+def _distribution(section: str) -> tuple[Idle, Idle]:
+    def shape(c: RunConfig) -> Distribution:
         found: Distribution = getattr(c.simulation, section) or LENGTHS
         return found
 
     where = f"simulation.{section}"
     return (
-        Idle(_of(where, "sigma"), lambda c: None if law(c).kind == "lognormal" else
-             f"{where}.kind = {law(c).kind!r} has no such parameter, only 'lognormal' has"),
-        Idle(_of(where, "mean"), lambda c: None if law(c).kind != "uniform" else
+        Idle(_of(where, "sigma"), lambda c: None if shape(c).kind == "lognormal" else
+             f"{where}.kind = {shape(c).kind!r} has no such parameter, only 'lognormal' has"),
+        Idle(_of(where, "mean"), lambda c: None if shape(c).kind != "uniform" else
              f"{where}.kind = 'uniform' lies between low and high"),
     )  # fmt: skip
 
@@ -72,7 +72,7 @@ BESIDE = (
          "eval.tasks = 0: no evaluation takes place"),
     Idle(_of("logging", "wandb_project"), lambda c: None if c.logging.wandb else
          "logging.wandb = false sends nothing to Weights & Biases"),
-    *_law("env"), *_law("late"), *_law("lengths"),
+    *_distribution("env"), *_distribution("late"), *_distribution("lengths"),
 )  # fmt: skip
 """Idle beside other settings, whatever the command."""
 
@@ -95,7 +95,7 @@ COMMANDS: Mapping[str, Mapping[tuple[str, ...], str]] = {
     },
     "simulate": {
         _PROCESSES: "`stretto simulate` computes nothing and has no workers",
-        _NO_TOKENS: "`stretto simulate` computes nothing: no model, no tokens, no rewards but drawn ones",
+        _NO_TOKENS: "`stretto simulate` computes nothing: no model, no tokens, no rewards but sampled ones",
         ("simulation.late",): "`stretto simulate` has no late rewards",
     },
 }
@@ -108,7 +108,7 @@ def idle(config: RunConfig, mode: str | None = None) -> dict[str, str]:
     found = {key: why for row in reversed(BESIDE) if (why := row.why(config)) for key in row.keys}
     if mode == "simulate":  # lengths follow the recipe's limits unless they are given
         if config.simulation.lengths is not None:
-            found["sampling.max_new_tokens"] = "simulation.lengths says which lengths are drawn"
+            found["sampling.max_new_tokens"] = "simulation.lengths says which lengths are sampled"
         if config.simulation.prompt_tokens is not None:
             found["engine.max_model_len"] = "simulation.prompt_tokens says how long prompts are"
     return found | {key: why for keys, why in COMMANDS.get(mode or "", {}).items() for key in keys}

@@ -114,7 +114,7 @@ class RunConfig(Section):
     learner: LearnerConfig = Field(default_factory=LearnerConfig, description="Learner.")
     control: Control = Field(default_factory=Control, description="The loop's decisions, one rule per hook.")
     deadlines: Deadlines = Field(default_factory=Deadlines, description="Every wait has one.")
-    eval: Eval = Field(default_factory=Eval, description="Evaluation on tasks that training never draws.")
+    eval: Eval = Field(default_factory=Eval, description="Evaluation on tasks that training never samples.")
     sft: SFT = Field(default_factory=SFT, description="Supervised start of the tiny model.")
     simulation: Simulation = Field(default_factory=Simulation, description="Simulated durations (rehearse, simulate).")
     logging: Logging = Field(default_factory=Logging, description="What is written and shown.")

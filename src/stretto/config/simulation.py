@@ -10,7 +10,7 @@ from stretto.config.sections import Section
 
 
 class Distribution(Section):
-    """A distribution of positive numbers; draws depend on (seed, counters) alone."""
+    """A distribution of positive numbers; samples depend on (seed, counters) alone."""
 
     kind: Literal["constant", "lognormal", "exponential", "uniform"] = Field("constant", description="Shape.")
     mean: float = Field(0.0, ge=0, description="Mean (for lognormal: of the distribution itself).")
@@ -30,7 +30,7 @@ LENGTHS = Distribution(kind="lognormal", mean=200, sigma=0.8, low=1, high=4096)
 
 
 class Simulation(Section):
-    """Durations of the simulated hardware (seconds), and what `simulate` draws."""
+    """Durations of the simulated hardware (seconds), and what `simulate` samples."""
 
     decode_base_s: float = Field(0.01, gt=0, description="A: one engine step takes A + b n, n active rows.")
     decode_row_s: float = Field(1e-4, ge=0, description="b.")

@@ -16,7 +16,8 @@ Operator = Literal["+", "-", "*"]
 @ENVIRONMENTS.register("arithmetic")
 @dataclass
 class Arithmetic(ExactAnswer):
-    """``digits``: digits of both operands; ``operators``: drawn uniformly; ``held_out``: share kept for evaluation."""
+    """``digits``: digits of both operands; ``operators``: sampled uniformly; ``held_out``: share kept for
+    evaluation."""
 
     digits: int = 2
     operators: tuple[Operator, ...] = ("+",)

@@ -87,7 +87,7 @@ class Environment(Protocol):
         ...
 
     def eval_tasks(self, n: int) -> list[Task]:
-        """n tasks that training never draws (indices are -1, -2, ...)."""
+        """n tasks that training never samples (indices are -1, -2, ...)."""
         ...
 
     @property

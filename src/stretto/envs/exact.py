@@ -1,4 +1,4 @@
-"""Tasks with one right answer, drawn from a finite space of problems of which a share is held out."""
+"""Tasks with one right answer, sampled from a finite space of problems of which a share is held out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CORRECT, _WRONG = Score(1.0), Score(0.0)
 
 @dataclass
 class ExactAnswer(HeldOut, SingleTurn):
-    """Base: a subclass draws problems and solves them. ``held_out``: share kept for evaluation.
+    """Base: a subclass samples problems and solves them. ``held_out``: share kept for evaluation.
 
     ``slow_share`` of the reward is told ``slow_delay_s`` seconds after the trajectory (0: all at once), as
     ``slow_value`` says: ``whole``, the full reward, which replaces the fast one, or ``rest``, what is missing

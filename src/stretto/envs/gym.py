@@ -1,7 +1,7 @@
 """Any reasoning-gym data set by name (https://github.com/open-thought/reasoning-gym).
 
 The generator's items are addressed by counters. A tenth of all questions (by a hash of the question's text) is
-held out: training rejects them, evaluation draws nothing else.
+held out: training rejects them, evaluation samples nothing else.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class ReasoningGym(PromptOptions, SingleTurn):
             entry = self._source[item]
             if not self._is_held_out(entry["question"]):
                 return self._task(index, item, entry)
-        raise DataError(f"env.dataset = {self.dataset!r} has too few questions: all {_MAX_ATTEMPTS} drawn are held out")
+        raise DataError(
+            f"env.dataset = {self.dataset!r} has too few questions: all {_MAX_ATTEMPTS} sampled are held out"
+        )
 
     def eval_tasks(self, n: int) -> list[Task]:
         """At most n distinct held-out questions, for every seed the same."""

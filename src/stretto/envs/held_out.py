@@ -1,5 +1,5 @@
 """Problems of which a share is held out, by a hash of the problem alone, so for every seed the same: training rejects
-them, evaluation draws nothing else."""
+them, evaluation samples nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stretto.kernel.errors import ConfigError
 
 
 class HeldOut(ABC):
-    """A subclass draws problems and makes them tasks. ``held_out``: share kept for evaluation; ``seed``: of the task
+    """A subclass samples problems and makes them tasks. ``held_out``: share kept for evaluation; ``seed``: of the task
     order."""
 
     held_out: float
@@ -21,7 +21,7 @@ class HeldOut(ABC):
     salt: ClassVar[str]
     """Distinguishes the hash of one kind of problem from that of another."""
     eval_stream: ClassVar[int]
-    """First counter of evaluation's draws."""
+    """First counter of evaluation's samples."""
 
     @property
     def space(self) -> int | None:
@@ -42,7 +42,7 @@ class HeldOut(ABC):
             raise ConfigError(f"env.held_out = {self.held_out}: must lie between 0 and 1")
 
     def is_held_out(self, problem: str) -> bool:
-        """Whether only evaluation may draw this problem."""
+        """Whether only evaluation may sample this problem."""
         return text_share(problem, self.salt) < self.held_out
 
     def task(self, index: int) -> Task:

@@ -12,8 +12,8 @@ from stretto.learner.randomness import DropoutStream
 class VersionInProgress:
     """From the first gradient after a version to the optimizer step that completes the next one.
 
-    ``dropout``: do its passes draw? They do so from (seed, version), in the order of the calls; passes of the critic
-    alone draw from streams of their own, so that what the policy does doesn't depend on them.
+    ``dropout``: do its passes sample? They do so from (seed, version), in the order of the calls; passes of the critic
+    alone sample from streams of their own, so that what the policy does doesn't depend on them.
     """
 
     def __init__(self, seed: int, version: int, dropout: bool) -> None:

@@ -75,7 +75,7 @@ class Learner:
         self._preparation = Preparation(self.scorer, objective, config.micro_batch_tokens, self.old)
         self._passes = Passes(self.scorer, objective, self._preparation, config.micro_batch_tokens)
         self._gradient: Gradient | None = None
-        self._progress = VersionInProgress(seed, self.version, self.scorer.draws)
+        self._progress = VersionInProgress(seed, self.version, self.scorer.stochastic)
 
     @property
     def critic_alone(self) -> bool:
@@ -236,7 +236,7 @@ class Learner:
 
     def _begin_version(self) -> None:
         self._drop_gradient()
-        self._progress = VersionInProgress(self.seed, self.version, self.scorer.draws)
+        self._progress = VersionInProgress(self.seed, self.version, self.scorer.stochastic)
 
     def _drop_gradient(self) -> None:
         self.optimizers.zero_grad()

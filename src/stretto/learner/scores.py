@@ -73,9 +73,9 @@ class Scorer:
         self._states = PolicyStates(self._trunk, llama_like=llama_like, share=share)
         if self.lora:
             check_adapters(self.model, lambda ids: self._head.logits(hidden_states(self._trunk, ids[None])[0]))
-        self.draws = self.lora and config.lora.dropout > 0
-        """Do passes in training mode draw (the adapters' dropout)?"""
-        self._trains_in_train_mode = config.gradient_checkpointing or self.draws
+        self.stochastic = self.lora and config.lora.dropout > 0
+        """Do passes in training mode sample (the adapters' dropout)?"""
+        self._trains_in_train_mode = config.gradient_checkpointing or self.stochastic
         self._coefficient = config.critic.coefficient
         width = self._head.weight.shape[1]
         self.critic = build_critic(config.critic, model_dir, width, self.dtype, config.gradient_checkpointing)

@@ -24,7 +24,7 @@ ALL_LINEAR = "all-linear"
 
 
 def attach_lora(model: Any, *, rank: int, alpha: float, dropout: float, targets: Sequence[str], seed: int) -> Any:
-    """PEFT model around ``model`` (changed in place): only the adapters train. A is drawn from ``seed``, B is 0.
+    """PEFT model around ``model`` (changed in place): only the adapters train. A is sampled from ``seed``, B is 0.
 
     ``targets``: names of modules (their last parts are enough), or ``all-linear`` alone: every linear layer but the
     head. Raises ``ConfigError`` if one of them names no module, or one that can't have an adapter.

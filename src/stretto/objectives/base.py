@@ -54,7 +54,7 @@ class Objective:
       recorded; the attribute of that name says how many (``top`` None: the whole vocabulary);
     * ``late``: ``batch.reward_slow`` and its company: rewards that arrive after their trajectory trained.
 
-    ``corrects``: stale data is corrected for. ``whole``: a row must be a complete trajectory, drawn from the whole
+    ``corrects``: stale data is corrected for. ``whole``: a row must be a complete trajectory, sampled from the whole
     softmax (no top-k, no top-p). ``reads_entropy``: the behaviour's must be finite. ``old_route``: which old-policy
     route fills ``logp_old`` unless the run says.
     """

@@ -145,7 +145,7 @@ class KLPO(Objective):
 
     def _parts(self, flat: _Flat) -> tuple[Tensor, Tensor, Tensor | None]:
         """Per policy token: the score whose gradient counts, with gradient; ell + k, detached; omega of ``binary``.
-        All [n], but with ``mc`` ell + k is [n,M], a column a draw, and so is the score of the sequence route."""
+        All [n], but with ``mc`` ell + k is [n,M], a column a sample, and so is the score of the sequence route."""
         p, q = flat.p, flat.q
         if self.estimator == "mc":
             score = flat.logp - p.mean(1) if self.route == "token" else flat.logp[:, None] - p
@@ -169,7 +169,7 @@ class KLPO(Objective):
         d = flat.residual(surprise, self.beta)
         if d.ndim == 2:
             if d.shape[1] < 2:
-                raise DataError("klpo: route 'sequence' with estimator 'mc' needs at least two draws per position")
+                raise DataError("klpo: route 'sequence' with estimator 'mc' needs at least two samples per position")
             d = (d.sum(1, keepdim=True) - d) / (d.shape[1] - 1)
         return d
 
@@ -177,7 +177,7 @@ class KLPO(Objective):
         d, weight = flat.spread(flat.ell), torch.ones_like(flat.ell) if omega is None else omega
         metrics = off_policy(batch, d, flat.spread(weight))
         metrics.share("klpo/kl", (surprise if surprise.ndim == 1 else surprise.mean(1)) - flat.ell, len(flat.ell))
-        if flat.constant and surprise.shape[1:] != (1,):  # one draw says nothing about a square
+        if flat.constant and surprise.shape[1:] != (1,):  # one sample says nothing about a square
             d = flat.residual(surprise, self.beta)
             square = d.square() if d.ndim == 1 else kl.mean_square(d)
             metrics.share("klpo/objective", square / (2 * self.beta), flat.present.sum())
@@ -226,7 +226,7 @@ class _Flat:
         return x.new_zeros(self.shape.numel()).index_copy(0, self.at, x).view(self.shape)
 
     def residual(self, surprise: Tensor, beta: float) -> Tensor:
-        """D = R - beta sum_t (ell_t + k_t) per row, [B] or a column a draw [B,M]; 0 where a row trains nothing."""
+        """D = R - beta sum_t (ell_t + k_t) per row, [B] or a column a sample [B,M]; 0 where a row trains nothing."""
         total = surprise.new_zeros(len(self.r), *surprise.shape[1:]).index_add(0, self.row, surprise)
         r, present = (x if total.ndim == 1 else x[:, None] for x in (self.r, self.present))
         return torch.where(present, r - beta * total, 0.0)

@@ -26,7 +26,7 @@ class LiveView:
     """Context manager and listener of the event log; ``on_row`` takes the rows of a ``MetricsWriter``.
 
     ``mode``: ``auto`` is ``rich`` on a terminal and ``plain`` elsewhere. Plain lines go to stderr, at most one per
-    ``every_s`` seconds of the wall clock, and one at the end. Nothing is drawn more than four times a second.
+    ``every_s`` seconds of the wall clock, and one at the end. Nothing is rendered more than four times a second.
     ``health`` hears the same events and rows before this view does: what it newly warns of is said at once.
     """
 
@@ -127,7 +127,7 @@ class LiveView:
                 self._print(finding.line())
 
     def __call__(self, event: Event) -> None:
-        """Take one event; draws when something is due."""
+        """Take one event; renders when something is due."""
         if self.mode == "off":
             return
         self._take(event)

@@ -1,4 +1,4 @@
-"""The live panel on a terminal, drawn from what the view knows; it uses the terminal that it has."""
+"""The live panel on a terminal, rendered from what the view knows; it uses the terminal that it has."""
 
 from __future__ import annotations
 

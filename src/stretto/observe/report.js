@@ -123,7 +123,7 @@ function health() {
   const names = [...new Set([...D.learner_metrics.filter(name => !/^(log_)?ratio\/q/.test(name)), ...FIXED])].filter(has).slice(0, 24);
   $("health-section").hidden = !names.length;
   const box = $("health");
-  for (const child of box.querySelectorAll(".chart")) drawn.delete(child);
+  for (const child of box.querySelectorAll(".chart")) plotted.delete(child);
   box.textContent = "";
   for (const name of names) {
     const cell = html(box, "div");

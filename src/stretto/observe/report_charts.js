@@ -90,17 +90,17 @@ function showTip(event, title, rows) {
 const hideTip = () => { $("tip").hidden = true; };
 
 // --- redraw when the width changes -------------------------------------------------------------------------------
-const drawn = new Map();
+const plotted = new Map();
 function chart(id, plot) {
   const element = typeof id === "string" ? $(id) : id;
-  drawn.set(element, plot);
+  plotted.set(element, plot);
   element.textContent = "";
   plot(element, Math.max(200, element.clientWidth));
 }
 let resizing;
 addEventListener("resize", () => {
   clearTimeout(resizing);
-  resizing = setTimeout(() => drawn.forEach((plot, element) => chart(element, plot)), 120);
+  resizing = setTimeout(() => plotted.forEach((plot, element) => chart(element, plot)), 120);
 });
 
 function empty(element, text) {

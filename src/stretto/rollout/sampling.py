@@ -98,7 +98,7 @@ def sample(
     ``top`` K > 0 also returns the K likeliest ids and their log-probabilities, ``extra_noise`` [B, M] uniforms M
     further samples, ``support`` the tokens that were kept, 8 a byte (``records.UNRECORDED``). Tokens follow the CDF in
     the order of ids: the token is the first whose cumulated mass (summed in float64) reaches ``uniform`` times the
-    total, so a token without mass is never drawn.
+    total, so a token without mass is never sampled.
     """
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()

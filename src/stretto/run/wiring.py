@@ -107,10 +107,15 @@ def _recorded(run: RunSpec) -> dict[str, Any]:
     if run.model_dir is None:  # simulated: no tokens, only numbers of them
         return {}
     objective = get(run.config.objective.name, **run.config.objective.options)
-    top_logprobs, draws = recorded(run.config, objective, run.model_dir)
+    top_logprobs, sampled_logprobs = recorded(run.config, objective, run.model_dir)
     route = route_of(run.config.learner.old_policy, objective)
     old_logprobs = OldLogprobs() if route in DURING_ROLLOUT else None
-    return {"top_logprobs": top_logprobs, "sampled_logprobs": draws, "old_route": route, "old_logprobs": old_logprobs}
+    return {
+        "top_logprobs": top_logprobs,
+        "sampled_logprobs": sampled_logprobs,
+        "old_route": route,
+        "old_logprobs": old_logprobs,
+    }
 
 
 def slice_size(run: RunSpec) -> int | None:

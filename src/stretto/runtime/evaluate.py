@@ -59,7 +59,7 @@ class Evaluator:
         start = now()
         (version,) = {engine.version for engine in engines}
         assert version is not None
-        base = FIRST_ID + version * len(self._tasks)  # of the version: a resumed run draws what it would have drawn
+        base = FIRST_ID + version * len(self._tasks)  # of the version: a resumed run samples what it would have sampled
         self._done, self._what = 0, f"evaluating version {version}"
         self._working(self._what, 0, len(self._tasks))
         results = await asyncio.gather(

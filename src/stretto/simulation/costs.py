@@ -86,7 +86,7 @@ class CostModel:
         return self.simulation.publish_s
 
     def of_trajectory(self, trajectory: int) -> TrajectoryTimes:
-        """What is drawn for this trajectory."""
+        """What is sampled for this trajectory."""
         return TrajectoryTimes(self, trajectory)
 
     def env_s(self, trajectory: int, turn: int) -> float:

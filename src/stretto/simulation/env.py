@@ -1,4 +1,4 @@
-"""Simulated environments: drawn lengths, rewards, latencies and failures."""
+"""Simulated environments: sampled lengths, rewards, latencies and failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SimulatedFailure(StrettoError):
 
 
 class SimulatedEnvironment:
-    """Prompts of constant length, responses of drawn length, rewards 0 or 1 (simulate)."""
+    """Prompts of constant length, responses of sampled length, rewards 0 or 1 (simulate)."""
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
@@ -41,7 +41,7 @@ class SimulatedEnvironment:
         return None
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
-        """``simulation.turns`` turns of drawn length with drawn latency after each."""
+        """``simulation.turns`` turns of sampled length with sampled latency after each."""
         transcript = client.transcript()
         transcript.observe(task.prompt)
         costs, trajectory = self._costs, transcript.trajectory
@@ -61,7 +61,7 @@ class SimulatedEnvironment:
 
 
 class DelayedEnvironment:
-    """A real environment whose rollouts end after a drawn latency, or fail (rehearse)."""
+    """A real environment whose rollouts end after a sampled latency, or fail (rehearse)."""
 
     def __init__(self, env: Environment, costs: CostModel) -> None:
         self._env, self._costs = env, costs
@@ -70,7 +70,7 @@ class DelayedEnvironment:
         return getattr(self._env, name)
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
-        """The real rollout, then the drawn latency."""
+        """The real rollout, then the sampled latency."""
         trajectory = await self._env.rollout(client, task)
         wait_s = self._costs.env_s(trajectory.id, 0)
         if wait_s > 0:
@@ -80,7 +80,7 @@ class DelayedEnvironment:
         return trajectory
 
     async def late_reward(self, client: LateClient, task: Task, trajectory: Trajectory) -> float | None:
-        """The real late reward, after a drawn delay of its own."""
+        """The real late reward, after a sampled delay of its own."""
         await client.sleep(self._costs.late_s(trajectory.id), "late reward")
         late: float | None = await self._env.late_reward(client, task, trajectory)  # type: ignore[attr-defined]
         return late
