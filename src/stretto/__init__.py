@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stretto.objectives.loss import Loss as Loss
     from stretto.observe.checker import check_run as check_run
     from stretto.observe.metrics import read_metrics as read_metrics
+    from stretto.run.launch import launch as launch
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,7 @@ _HOME = {
     "Trajectory": "data.trajectory",
     "Transcript": "data.trajectory",
     "check_run": "observe.checker",
+    "launch": "run.launch",
     "load_config": "config.load",
     "read_events": "kernel.events",
     "read_metrics": "observe.metrics",
