@@ -84,7 +84,7 @@ def test_the_gradients_of_a_split_batch_are_those_of_the_whole(
     assert sum(p.losses.total for p in parts) == pytest.approx(whole.losses.total, abs=1e-9)
     order = [row for rows in PARTS for row in rows]
     np.testing.assert_allclose(
-        np.concatenate([p.logp for p in parts]), rows_of({**columns, "logp": whole.logprobs}, order)["logp"], atol=1e-9
+        np.concatenate([p.logp for p in parts]), rows_of({**columns, "logp": whole.logp}, order)["logp"], atol=1e-9
     )
     done = [each.optim_step() for each in (one, split)]
     assert done[1].metrics.report() == pytest.approx(done[0].metrics.report(), rel=1e-9, abs=1e-9)
