@@ -13,7 +13,15 @@ from stretto.config.learner import LearnerConfig
 from stretto.data.batch import TokenBatch
 from stretto.learner.diagnostics import Diagnostics
 from stretto.learner.learner import Learner
+from stretto.learner.result import ForwardBackwardResult, Losses
 from stretto.objectives import get
+from stretto.objectives.metrics import Metrics
+
+
+def passed(logp: torch.Tensor) -> ForwardBackwardResult[Metrics]:
+    """What a pass over these rows tells."""
+    grad = None if logp.grad is None else logp.grad.flatten().numpy()
+    return ForwardBackwardResult(Losses(0.0, 0.0, 0.0), Metrics(), logp.detach().flatten().numpy(), grad)
 
 
 def noted(
@@ -27,7 +35,7 @@ def noted(
     a = torch.tensor(advantages, dtype=torch.float64)[:, None]
     diagnostics = Diagnostics(batch, a)
     get(objective)(batch, logp, advantages=a).total.backward()
-    diagnostics.note(batch, torch.arange(n), logp)
+    diagnostics.note(torch.arange(n), passed(logp))
     return diagnostics.report()
 
 
@@ -66,7 +74,7 @@ def test_the_scales_of_good_and_bad_rows() -> None:
     batch = TokenBatch(mask=torch.ones(3, 1, dtype=torch.bool))
     a = torch.tensor([[1.0], [1.0], [-2.0]])
     diagnostics = Diagnostics(batch, a)
-    diagnostics.note(batch, torch.arange(3), logp)
+    diagnostics.note(torch.arange(3), passed(logp))
     report = diagnostics.report()
     assert report["scale/imbalance"] == pytest.approx((0.5 + 2 - 8) / (0.5 + 2 + 8))
     assert report["scale/nll_ratio"] == pytest.approx(4 / 1.25)

@@ -126,7 +126,7 @@ def test_at_the_gibbs_policy_nothing_moves(route: str, estimator: str) -> None:
     close(grad, torch.zeros_like(grad), 1e-12)
 
 
-@pytest.mark.parametrize("top", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("head", [(0, 1), (1, 0)])
 @pytest.mark.parametrize("route", ["token", "sequence"])
 def test_two_tokens_make_binary_full_and_a_whole_head_top_k_full_per_sample(route: str, head: tuple[int, int]) -> None:
     table = Table(LOGITS)

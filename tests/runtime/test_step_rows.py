@@ -23,6 +23,7 @@ from stretto.kernel.errors import ConfigError
 from stretto.learner.learner import Learner
 from stretto.learner.turns import by_turn
 from stretto.objectives import get
+from stretto.pool.group import Group
 from stretto.pool.late import DelayedRewards, PendingReward, with_late
 from stretto.run.checks import check
 
@@ -108,7 +109,7 @@ def test_rows_that_come_back_for_a_late_reward_are_split_too() -> None:
     queue = DelayedRewards(9)
     queue.add(PendingReward(TALK, 0.0))
     queue.take([4])
-    queue.step_ended([4], 1)
+    queue.step_ended([Group.of(0, [TALK], 0, 0)], 1)
     queue.mature(4, 0.75)
     rows = by_turn(with_late(pack([trajectory(9, (False, 1), (True, 2))]), queue.take([9]))).columns
     assert rows["trajectory"].tolist() == [9, 4, 4, 4]

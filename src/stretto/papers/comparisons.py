@@ -41,7 +41,7 @@ COMPARISONS: dict[str, Contest] = {
         {
             "COPC trace": Arm("copc", {"residual_mode": "trace"}, CRITIC),
             "COPC residual": Arm("copc", {"residual_mode": "residual"}, CRITIC),
-            "PPO": Arm("ppo", {"lam": 1.0}, CRITIC),
+            "PPO": Arm("ppo", {"gae_lambda": 1.0}, CRITIC),
             "decoupled PPO": Arm("decoupled-ppo", {"baseline": "gae", "std": False}, CRITIC),
         },
         [("COPC trace", "PPO"), ("COPC trace", "decoupled PPO"), ("COPC residual", "PPO"),
@@ -94,7 +94,7 @@ COMPARISONS: dict[str, Contest] = {
             "SAO": Arm("sao", {}, {**SINGLE, **CRITIC}),
             "running mean": Arm("sao", {"alpha": None}, {**SINGLE, "critic": "running-mean"}),
             "groups, same mask": Arm("sao", {"baseline": "group", "std": True}),
-            "PPO": Arm("ppo", {"lam": 1.0}, {**SINGLE, **CRITIC}),
+            "PPO": Arm("ppo", {"gae_lambda": 1.0}, {**SINGLE, **CRITIC}),
         },
         [("SAO", "groups, same mask"), ("SAO", "running mean"), ("SAO", "PPO")],
     ),

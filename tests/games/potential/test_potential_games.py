@@ -169,7 +169,7 @@ def test_distancing_moves_with_the_largest_load() -> None:
         (lambda: imcg(0.1, start=[0.5, 0.5]), "congestion_game: start"),
         (lambda: jobs(service=(0.5, 1.2)), "jobs: service"),
         (lambda: jobs(backlog=0), "jobs: backlog"),
-        (lambda: congestion_game(np.ones((2, 2, 3)), np.ones((2, 2, 3, 2)), 0.8), "congestion_game: moves"),
+        (lambda: congestion_game(np.ones((2, 2, 3)), np.ones((2, 2, 3, 2)), 0.8), "congestion_game: transitions"),
         (
             lambda: congestion_game(np.ones((2, 2, 4)), np.full((2, 2, 3, 2), 0.5), 0.8),
             "congestion_game: transitions has",

@@ -52,7 +52,7 @@ def test_twenty_players_learn_to_spread() -> None:
         (lambda w: crowded_jobs(levels=50), "crowded_jobs: levels"),
         (lambda w: crowded_jobs(service=(0.0, 0.5)), "crowded_jobs: service"),
         (lambda w: Crowd(w.costs, w.transitions, np.array([0, 2, 2]), 0.8), "Crowd: level"),
-        (lambda w: Crowd(w.costs, w.transitions[..., :2], w.level, 0.8), "Crowd: moves"),
+        (lambda w: Crowd(w.costs, w.transitions[..., :2], w.level, 0.8), "Crowd: transitions"),
         (lambda w: Crowd(w.costs, w.transitions, w.level, 1.0), "Crowd: gamma"),
         (lambda w: learn_crowd(w, 0, 0), "learn_crowd: steps"),
         (lambda w: learn_crowd(w, 5, 0, Schedule(floor=0.6)), "learn_crowd: floor"),

@@ -168,7 +168,7 @@ def test_lag_drifts_from_the_behaviour_policy_and_clips_move_fewer_tokens() -> N
 
 @pytest.mark.parametrize("critic", ["exact", "learned", "running-mean"])
 def test_critics_approach_the_value_of_the_policy(critic: Any) -> None:
-    spy = Spy(get("ppo", lam=1.0))
+    spy = Spy(get("ppo", gae_lambda=1.0))
     curve = train(SMALL, spy, critic=critic, steps=120, lr=0.02, critic_lr=0.1)
     assert curve.final > 0.1
     returns = torch.cat([batch.rewards.sum(1) for batch, _ in spy.seen[-20:]])

@@ -95,7 +95,7 @@ def test_kl_fit_of_the_small_tree() -> None:
     assert exact[0].tolist() == pytest.approx([0.1845730203, -0.1845730203], abs=1e-10)
 
 
-@pytest.mark.parametrize("sampled", [2, 3])
+@pytest.mark.parametrize("draws", [2, 3])
 def test_residuals_that_share_the_column_of_the_score_are_biased_by_a_covariance(draws: int) -> None:
     paths, tokens, chances = all_draws(SMALL, SAMPLER, draws)
     batch = with_draws(SMALL.rows(SAMPLER, paths), SMALL, SAMPLER, paths, tokens)

@@ -136,6 +136,6 @@ def _state(tree: TokenTree, target: Tensor, logits: Tensor) -> Window:
 
 def _fitting(objective: Callable[..., Any]) -> Callable[..., Any]:
     """The objective, called with the head only if it asks for one."""
-    if "head" in getattr(objective, "needs", ()):
+    if "top" in getattr(objective, "needs", ()):
         return objective
     return lambda batch, logp, top_logprobs: objective(batch, logp)

@@ -143,9 +143,11 @@ class _Loop:
         self.values = np.zeros(shape)  # of the critics that aren't learned by gradient
         self.line: DelayLine[Rows] = DelayLine(lifetime=getattr(objective, "lifetime", None))
         self.needs: frozenset[str] = objective.needs
-        head = "head" in self.needs and objective.top is not None
-        if head or "draws" in self.needs or (plan.delays and "late" not in self.needs):
-            raise ConfigError("train: draws, top-K heads and delays for objectives without late rewards aren't offered")
+        head = "top" in self.needs and objective.top is not None
+        if head or "sampled" in self.needs or (plan.delays and "late" not in self.needs):
+            raise ConfigError(
+                "train: samples beside a token, top-K, and delays without late rewards aren't offered"
+            )
         if "values" in self.needs and plan.critic is None:
             raise ConfigError("train: the objective needs values: set critic")
 
@@ -193,7 +195,7 @@ class _Loop:
         if "late" in self.needs:
             slow = np.where(trained_at < 0, np.nan, self.world.reward[rows.context, rows.leaf])
             extra |= {"reward_fast": reward, "reward_slow": slow, "trained_at": trained_at}
-        if "head" in self.needs:
+        if "top" in self.needs:
             every = np.broadcast_to(np.arange(self.world.vocab), rows.behaviour.shape)
             extra |= {"top_logp_behavior": rows.behaviour, "top_tokens": every.copy()}
         if "old" in self.needs:
@@ -221,7 +223,7 @@ class _Loop:
         logp.retain_grad()
         learns = "values" in self.needs and self.plan.critic == "learned"
         values = self.learned[context, state] if learns else None
-        extra = {"top_logprobs": head} if "head" in self.needs else {}
+        extra = {"top_logprobs": head} if "top" in self.needs else {}
         loss = self.objective(batch, logp, values=values, **extra)
         self.weights.grad = self.learned.grad = None
         loss.total.backward()
