@@ -145,9 +145,7 @@ class _Loop:
         self.needs: frozenset[str] = objective.needs
         head = "top" in self.needs and objective.top is not None
         if head or "sampled" in self.needs or (plan.delays and "late" not in self.needs):
-            raise ConfigError(
-                "train: samples beside a token, top-K, and delays without late rewards aren't offered"
-            )
+            raise ConfigError("train: samples beside a token, top-K, and delays without late rewards aren't offered")
         if "values" in self.needs and plan.critic is None:
             raise ConfigError("train: the objective needs values: set critic")
 
