@@ -29,6 +29,8 @@ from stretto.objectives import get
 from stretto.rollout.build import build_engine
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.client import RolloutClient
+from stretto.runtime.engine_pool import EnginePool
+from stretto.runtime.pooled_engine import PooledEngine
 from stretto.runtime.workers.inline import InlineEngine
 
 LAG = 2  # versions: the hard bound on staleness
@@ -49,10 +51,12 @@ async def main(steps: int, accuracy: float) -> list[float]:
     env.bind(tokenizer, SEED)
 
     # 3. The engine turns prompts into tokens. It records each token's version and its log-probability under the
-    #    distribution that it was sampled from. It is passive: the handle drives it inside this event loop.
+    #    distribution that it was sampled from. It is passive: a handle drives it inside this event loop, and the pool
+    #    sends it requests.
     log = EventLog(None, asyncio.get_running_loop().time)
     settings = EngineConfig(max_num_seqs=(LAG + 1) * PROMPTS * GROUP, max_model_len=16)
-    engine = InlineEngine("engine", build_engine(model_dir, settings, SEED, tokenizer.eos_ids), log, None, 4)
+    handle = InlineEngine("engine", build_engine(model_dir, settings, SEED, tokenizer.eos_ids), None, 4)
+    engine = EnginePool([handle], log)["engine"]
     sampling = SamplingParams(temperature=1.0, max_new_tokens=5, stop=tokenizer.eos_ids)
 
     # 4. The objective says what a stale token is worth: GRPO, with the ratio of current and behaviour policy capped.
@@ -84,7 +88,7 @@ async def main(steps: int, accuracy: float) -> list[float]:
 
 
 async def play(
-    env: Arithmetic, engine: InlineEngine, sampling: SamplingParams, log: EventLog, batch: int
+    env: Arithmetic, engine: PooledEngine, sampling: SamplingParams, log: EventLog, batch: int
 ) -> Sequence[Trajectory]:
     """All answers to the prompts of a batch, group after group. Ids are unique: sampling noise depends on them."""
     answers = []
@@ -95,7 +99,7 @@ async def play(
 
 
 async def answer(
-    env: Arithmetic, engine: InlineEngine, sampling: SamplingParams, log: EventLog, task: Task, group: int, number: int
+    env: Arithmetic, engine: PooledEngine, sampling: SamplingParams, log: EventLog, task: Task, group: int, number: int
 ) -> Trajectory:
     """One rollout: the environment asks the policy through its client, and scores what comes back."""
     client = RolloutClient(

@@ -14,6 +14,7 @@ from typing import Any
 from stretto.config.load import apply_overrides, validate
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
+from stretto.control.version_pinning import may_pin
 from stretto.control.view import View
 from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
@@ -27,6 +28,7 @@ from stretto.observe.checker import check_events
 from stretto.rollout.types import SamplingParams
 from stretto.run.launch import launch
 from stretto.runtime.context import Outcome, RunContext
+from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.orchestrator import Orchestrator
 from stretto.runtime.workers.base import Loaded
 from stretto.runtime.workers.inline import InlineLearner
@@ -102,24 +104,18 @@ def worst(events: Sequence[Event]) -> int:
 class MortalEngine(SimulatedEngineHandle):
     """A simulated engine that dies when told to and comes up again, as a restarted process does."""
 
-    def __init__(
-        self, name: str, make: Callable[[], SimulatedEngine], log: EventLog, costs: CostModel, mode: str
-    ) -> None:
-        super().__init__(name, make(), log, costs, mode)
+    def __init__(self, name: str, make: Callable[[], SimulatedEngine], costs: CostModel) -> None:
+        super().__init__(name, make(), costs)
         self._make = make
-        self._down = False
-        self._died = False
+        self._serving = False
         self._death: asyncio.Future[None] = self._loop.create_future()
-
-    @property
-    def restarting(self) -> bool:
-        return self._down or (self._died and self.version is None)
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
         work = self._loop.create_task(super().load(staged, slot, in_flight))
         death = self._death
         await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
         if work.done() and not work.cancelled():
+            self._serving = True
             return work.result()
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
@@ -127,24 +123,17 @@ class MortalEngine(SimulatedEngineHandle):
 
     def kill(self, back_after_s: float) -> None:
         """Die now; a new one is up after so long."""
-        if self._down or self.version is None:
+        if not self._serving:
             return
-        self.log.emit("WorkerDown", worker=self.name, reason="killed by the test")
-        self._down = self._died = True
+        self._serving = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._at, self._draining, self._engine = -1.0, None, self._make()
         death, self._death = self._death, self._loop.create_future()
         death.set_result(None)
-        self.requeue()
-        self._loop.call_later(back_after_s, self._up)
-
-    def _up(self) -> None:
-        self._down = False
-        self.log.emit("WorkerUp", worker=self.name)
-        if self.on_restart is not None:
-            self.on_restart(self)
+        if self.sink.died(WorkerError("killed by the test"), returns=True):
+            self._loop.call_later(back_after_s, self.sink.up)
 
 
 @dataclass
@@ -228,10 +217,10 @@ class Wired:
             if i == 0:
                 simulation.decode_base_s *= self.slow_engine
             make = partial(SimulatedEngine, simulation, c.engine.max_num_seqs, mode)
-            engines.append(MortalEngine(f"engine-{i}", make, log, costs, mode))
+            engines.append(MortalEngine(f"engine-{i}", make, costs))
         env = self.env or (ChaoticEnvironment(costs, self.chaos) if self.chaos else SimulatedEnvironment(costs))
         context = RunContext(
-            config=c, rules=self.rules or build_rules(c), env=env, engines=list(engines),
+            config=c, rules=self.rules or build_rules(c), env=env, engines=EnginePool(engines, log, keeps=may_pin(c)),
             learner=InlineLearner(SimulatedLearner(), costs, waits, c.deadlines.step_s), scoring=InlineScoring(),
             sampling=SamplingParams(), log=log, view=view, waits=waits, out=self.out, max_steps=c.max_steps,
             tasks_in_all=self.tasks_in_all, on_progress=self.on_progress,

@@ -11,6 +11,8 @@ from typing import Any
 
 from stretto.kernel.events import Event, EventLog
 from stretto.kernel.waits import Waits
+from stretto.runtime.engine_pool import EnginePool
+from stretto.runtime.pooled_engine import PooledEngine
 from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
 from stretto.runtime.workers.wire import ChildWire
 
@@ -104,22 +106,23 @@ class Bench:
         return ProcessLearner({}, self.log, self.waits, acquire=self._next, startup_s=5,
                               step_s=step_s, shutdown_s=1)  # fmt: skip
 
-    def engine(self, max_restarts: int = 0, publish_s: float = 5.0) -> ProcessEngine:
-        """A handle of the children, one after another."""
-        return ProcessEngine("engine-0", {}, self.log, self.waits, acquire=self._next,
-                             startup_s=5, publish_s=publish_s, shutdown_s=1, max_restarts=max_restarts,
-                             slice_size=None)  # fmt: skip
+    def engine(self, max_restarts: int = 0, publish_s: float = 5.0) -> PooledEngine:
+        """An engine of the children, one after another, alone in its pool."""
+        handle = ProcessEngine("engine-0", {}, self.waits, acquire=self._next,
+                               startup_s=5, publish_s=publish_s, shutdown_s=1, max_restarts=max_restarts,
+                               slice_size=None)  # fmt: skip
+        return EnginePool([handle], self.log)["engine-0"]
 
     def _next(self) -> Any:
         return next(self._acquired)
 
-    async def close(self, handle: ProcessEngine | ProcessLearner) -> None:
+    async def close(self, handle: PooledEngine | ProcessLearner) -> None:
         """Everything ends."""
         for child in self.children:
             child.die()
         await handle.close()
 
 
-async def up(handle: ProcessEngine | ProcessLearner, child: Child) -> None:
+async def up(handle: PooledEngine | ProcessLearner, child: Child) -> None:
     """Start a handle with its child."""
     await asyncio.gather(handle.start(), child.come_up())

@@ -14,10 +14,11 @@ from stretto.kernel.clock import VirtualLoop, run_virtual
 from stretto.kernel.errors import ConfigError, InvariantError, StrettoError, WorkerError
 from stretto.kernel.events import Event, EventLog, read_events
 from stretto.observe.checker import check_events
-from stretto.runtime.workers.base import EngineHandle
-from stretto.runtime.workers.simulated import SimulatedEngineHandle
+from stretto.runtime.engine_pool import EnginePool
+from stretto.runtime.pooled_engine import PooledEngine
 from stretto.simulation.costs import CostModel
 
+from .handles import Idle
 from .harness import Chaos, ChaoticEnvironment, Wired, assert_clean, configure, of
 from .runs import exit_code, forked, go_on, start
 from .sleepy import Early
@@ -25,72 +26,75 @@ from .sleepy import Early
 PINS = ["control.in_flight=pin", "control.version_pinning.name=pinned"]
 
 
-class Engine(EngineHandle):
+class Handle(Idle):
     """Notes what it is told to free."""
 
-    def __init__(self, log: EventLog, keeps: bool = True) -> None:
-        super().__init__("engine-0", log)
-        self.keeps, self.freed = keeps, []  # type: ignore[var-annotated]
+    def __init__(self) -> None:
+        super().__init__("engine-0")
+        self.freed: list[int] = []
 
     def free(self, versions: Any) -> None:
         self.freed += versions
 
-    def loads(self, version: int) -> None:
-        self.on_weights_loaded(version)
-        self.acknowledged(version)
+
+def loads(engine: PooledEngine, version: int) -> None:
+    engine.loaded(version)
+    engine.acknowledged(version)
 
 
-def on_a_handle(check: Any, **options: Any) -> None:
+def on_an_engine(check: Any, keeps: bool = True) -> None:
     async def scenario() -> None:
-        check(Engine(EventLog(None, asyncio.get_running_loop().time), **options))
+        handle = Handle()
+        pool = EnginePool([handle], EventLog(None, asyncio.get_running_loop().time), keeps=keeps)
+        check(pool["engine-0"], handle.freed)
 
     run_virtual(scenario(), VirtualLoop())
 
 
 def test_a_promised_version_outlives_later_ones_until_its_last_group_is_over() -> None:
-    def check(engine: Engine) -> None:
-        engine.loads(3)
+    def check(engine: PooledEngine, freed: list[int]) -> None:
+        loads(engine, 3)
         engine.promise(3)
         engine.promise(3)
-        engine.on_weights_loaded(4)
+        engine.loaded(4)
         engine.promise(3)  # nobody knows of version 4 yet
         engine.acknowledged(4)
-        engine.loads(7)
-        assert engine.freed == [4]
+        loads(engine, 7)
+        assert freed == [4]
         for _ in range(2):
             engine.redeem(3)
-        assert engine.freed == [4]
+        assert freed == [4]
         engine.redeem(3)
-        assert engine.freed == [4, 3]
+        assert freed == [4, 3]
         with pytest.raises(InvariantError, match=r"can't promise version 3: it holds \[7\]"):
             engine.promise(3)
 
-    on_a_handle(check)
+    on_an_engine(check)
 
 
 def test_an_engine_that_dies_with_promised_versions_fails_by_their_name() -> None:
-    def check(engine: Engine) -> None:
-        engine.loads(3)
-        engine.requeue()
+    def check(engine: PooledEngine, freed: list[int]) -> None:
+        loads(engine, 3)
+        assert engine.died(WorkerError("killed"), returns=True)
         assert not engine.failed.done()
-        engine.loads(3)
+        loads(engine, 3)
         engine.promise(3)
-        engine.requeue()
+        assert not engine.died(WorkerError("killed"), returns=True), "nothing to come up again for"
         with pytest.raises(WorkerError, match="engine-0 died, and with it version 3, to which groups are pinned"):
             engine.failed.result()
 
-    on_a_handle(check)
+    on_an_engine(check)
 
 
 def test_an_engine_that_keeps_nothing_promises_nothing() -> None:
-    def check(engine: Engine) -> None:
-        engine.loads(3)
+    def check(engine: PooledEngine, freed: list[int]) -> None:
+        loads(engine, 3)
         with pytest.raises(InvariantError, match="keeps none"):
             engine.promise(3)
-        engine.loads(4)
-        assert (engine.freed, list(engine.held)) == ([], [4])
+        loads(engine, 4)
+        assert (freed, list(engine.held)) == ([], [4])
 
-    on_a_handle(check, keeps=False)
+    on_an_engine(check, keeps=False)
 
 
 @pytest.mark.parametrize("setting", PINS)
@@ -135,8 +139,8 @@ def test_whatever_waits_or_fails_each_trajectory_has_one_version(setting: str, t
 
 
 def test_an_engine_that_freed_too_early_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SimulatedEngineHandle, "promise", lambda engine, version: None)
-    monkeypatch.setattr(SimulatedEngineHandle, "redeem", lambda engine, version: None)
+    monkeypatch.setattr(PooledEngine, "promise", lambda engine, version: None)
+    monkeypatch.setattr(PooledEngine, "redeem", lambda engine, version: None)
     wired = chaotic(1, tmp_path, PINS[0])
     with pytest.raises(InvariantError, match="is pinned to version 0, which was freed"):
         wired.run()

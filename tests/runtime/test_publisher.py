@@ -16,17 +16,19 @@ from stretto.kernel.errors import DeadlineError, StrettoError, WeightsError, Wor
 from stretto.kernel.events import Event, EventLog
 from stretto.kernel.waits import Waits
 from stretto.learner.result import Staging
+from stretto.runtime.engine_pool import EnginePool
+from stretto.runtime.pooled_engine import PooledEngine
 from stretto.runtime.publish import Publisher
-from stretto.runtime.workers.base import EngineHandle, Loaded
+from stretto.runtime.workers.base import Loaded
+
+from .handles import Idle
 
 
-class Engine(EngineHandle):
+class Handle(Idle):
     """Loads when told to: ``gates`` holds the loads that run."""
 
-    restarting = False  # type: ignore[assignment]
-
-    def __init__(self, name: str, log: EventLog) -> None:
-        super().__init__(name, log)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.gates: list[tuple[int, asyncio.Future[None]]] = []
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
@@ -34,8 +36,16 @@ class Engine(EngineHandle):
         gate = asyncio.get_running_loop().create_future()
         self.gates.append((staged, gate))
         await gate
-        self.on_weights_loaded(staged)
-        return Loaded(staged, self.log.now())
+        return Loaded(staged, 0.0)
+
+
+class Engine:
+    """An engine of the pool and its handle, by hand."""
+
+    def __init__(self, engine: PooledEngine) -> None:
+        self.pooled = engine
+        assert isinstance(engine.handle, Handle)
+        self.gates = engine.handle.gates
 
     @property
     def loading(self) -> list[int]:
@@ -58,13 +68,14 @@ class Desk:
         self.log.hear(deciding=[self.view], recording=[self.events.append])
         self.log.emit("RunStart", mode="simulate", lag_bound=3, depth=3, prompts_per_step=1, group_size=1, engines=1,
                       max_num_seqs=1, max_steps=5, version=0)  # fmt: skip
-        self.engines = [Engine(f"engine-{i}", self.log) for i in range(engines)]
-        for engine in self.engines:
-            self.log.emit("WorkerUp", worker=engine.name)
+        pool = EnginePool([Handle(f"engine-{i}") for i in range(engines)], self.log)
+        self.engines = [Engine(engine) for engine in pool]
+        for engine in pool:
+            engine.up()
         self.failures: list[BaseException] = []
         self.staging: dict[int, asyncio.Future[Staging]] = {}
         self.publisher = Publisher(
-            {e.name: e for e in self.engines}, rule or EveryStep(), self.view, self.log, Waits(self.log, 30.0),
+            pool.by_name, rule or EveryStep(), self.view, self.log, Waits(self.log, 30.0),
             Deadlines(**deadlines), in_flight, lambda version, staged, start: None, lambda: None,
             self.failures.append,
         )  # fmt: skip
@@ -159,8 +170,8 @@ def test_an_engine_that_came_up_again_while_weights_are_staged_loads_these() -> 
         await desk.begin()
         (engine,) = desk.engines
         await desk.step(1)
-        engine.version = None
-        desk.publisher.reload(engine)
+        engine.pooled.version = None
+        desk.publisher.reload(engine.pooled)
         await settle()
         assert engine.loading == []
         await desk.staged(1)
@@ -173,9 +184,9 @@ def test_an_engine_that_came_up_again_before_the_first_weights_loads_the_first_o
     async def scenario() -> None:
         desk = Desk()
         (engine,) = desk.engines
-        desk.publisher.reload(engine)
+        desk.publisher.reload(engine.pooled)
         await desk.begin()
-        assert engine.version == 0
+        assert engine.pooled.version == 0
         assert len(engine.gates) == 1
 
     virtual(scenario)
@@ -187,12 +198,12 @@ def test_a_run_begins_when_an_engine_has_weights_though_the_first_load_met_a_dea
         (engine,) = desk.engines
         desk.publisher.first(0, 0)
         await settle()
-        engine.restarting = True  # type: ignore[misc]
+        engine.pooled.restarting = True
         serving = asyncio.create_task(desk.publisher.serving())
         await engine.finish(WorkerError("engine-0 was killed"))
         await asyncio.sleep(100)
         assert not serving.done()
-        desk.publisher.reload(engine)
+        desk.publisher.reload(engine.pooled)
         await settle()
         await engine.finish()
         await serving
@@ -207,8 +218,8 @@ def test_what_else_goes_wrong_in_the_first_load_of_a_restarted_engine_ends_the_r
         desk = Desk()
         await desk.begin()
         (engine,) = desk.engines
-        engine.restarting, engine.version = True, None  # type: ignore[misc]
-        desk.publisher.reload(engine)
+        engine.pooled.restarting, engine.pooled.version = True, None
+        desk.publisher.reload(engine.pooled)
         await settle()
         await engine.finish(error)
         assert desk.failures == [error]
@@ -244,7 +255,7 @@ def test_the_end_waits_for_weights_that_are_staged_and_loaded() -> None:
         assert not end.done()
         await engine.finish()
         await end
-        assert engine.version == 2
+        assert engine.pooled.version == 2
 
     virtual(scenario)
 
@@ -272,8 +283,8 @@ def test_an_evaluation_holds_loads_back_but_for_an_engine_without_weights() -> N
         await desk.step(1)
         await desk.staged(1)
         first, second = desk.engines
-        first.version = None
-        desk.publisher.reload(first)
+        first.pooled.version = None
+        desk.publisher.reload(first.pooled)
         await settle()
         assert (first.loading, second.loading) == ([1], [])
         desk.publisher.let_go()

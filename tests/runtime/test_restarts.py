@@ -11,6 +11,7 @@ import pytest
 from stretto.data.columns import pack_completions
 from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.rollout.types import Request, SamplingParams
+from stretto.runtime.workers.process import ProcessEngine
 
 from .stubs import Bench, up
 
@@ -27,20 +28,22 @@ def test_an_engine_that_answers_a_load_and_dies_at_once_gets_no_requests_and_the
         bench = Bench(2)
         engine, (first, second) = bench.engine(max_restarts=1), bench.children
         back = asyncio.Event()
-        engine.on_restart = lambda e: back.set()
+        engine.pool.on_return = lambda e: back.set()
         await up(engine, first)
         load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
-        engine.submit(request(1))
+        engine.pool.submit(request(1), engine, 0)
         number = await first.expect("load")
         assert number is not None
-        engine._child._questions[number].set_result((0, 0.0))  # answer and end in one turn of the event loop
+        handle = engine.handle
+        assert isinstance(handle, ProcessEngine)
+        handle._child._questions[number].set_result((0, 0.0))  # answer and end in one turn of the event loop
         first.die()
-        engine._child._gone(WorkerError("engine-0 was killed by SIGKILL"))
+        handle._child._gone(WorkerError("engine-0 was killed by SIGKILL"))
         with pytest.raises(WorkerError, match="SIGKILL"):
             await load
         assert engine.version is None
         assert engine.restarting
-        waiting = engine.submit(request(2))  # its client asks again
+        waiting = engine.pool.submit(request(2), engine, 1)  # its client asks again
         await second.come_up()
         await back.wait()
         load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
@@ -63,19 +66,19 @@ def test_a_restarting_engine_has_no_partial_rollouts_and_nobody_waits_for_them()
         bench = Bench(2)
         engine, (first, second) = bench.engine(max_restarts=1, publish_s=0.05), bench.children
         await up(engine, first)
-        partial_completions = asyncio.create_task(engine.snapshot())
+        partial_completions = asyncio.create_task(engine.handle.snapshot())
         await first.expect("snapshot")
         first.die()  # with the question open
         assert await partial_completions == {}
         number = await second.expect("spec")  # and while the next one imports
-        assert await asyncio.wait_for(engine.snapshot(), 0.04) == {}
+        assert await asyncio.wait_for(engine.handle.snapshot(), 0.04) == {}
         second.answer(number, {})
         await asyncio.sleep(0.02)
-        assert await engine.snapshot() == {}, "it is up and holds no weights"
+        assert await engine.handle.snapshot() == {}, "it is up and holds no weights"
         load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
         second.answer(await second.expect("load"), (0, 0.0))
         await load
-        partial_completions = asyncio.create_task(engine.snapshot())
+        partial_completions = asyncio.create_task(engine.handle.snapshot())
         second.answer(await second.expect("snapshot"), pack_completions([]))
         assert await partial_completions == {}
         await bench.close(engine)
@@ -88,7 +91,7 @@ def test_an_engine_that_dies_while_it_comes_up_again_has_its_further_restarts() 
         bench = Bench(4)
         engine, children = bench.engine(max_restarts=2), bench.children
         back = asyncio.Event()
-        engine.on_restart = lambda e: back.set()
+        engine.pool.on_return = lambda e: back.set()
         await up(engine, children[0])
         children[0].die()
         await children[1].expect("spec")

@@ -29,6 +29,7 @@ from stretto.rollout.types import Request, SamplingParams
 from stretto.run import rundir
 from stretto.run.checks import stop_ids
 from stretto.run.wiring import bind
+from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.evaluate import Evaluator, succeeded
 from stretto.runtime.failures import Failures, readable
 from stretto.runtime.manifest import latest, load_checkpoint
@@ -165,17 +166,17 @@ async def _play(
         played.extend(found)
 
     log.hear(deciding=[hear])
-    handle = InlineEngine("engine-0", engine, log, None, config.engine.decode_steps)
-    handle.on_weights_loaded(0)
+    engines = EnginePool([InlineEngine("engine-0", engine, None, config.engine.decode_steps)], log)
+    engines["engine-0"].loaded(0)
     scoring = ScoringPool(config.workers.scoring_processes, config.deadlines.score_s, imports=scoring_imports(env))
     evaluator = Evaluator(
         env, [task for task in tasks for _ in range(samples)], sampling_of(config, tokenizer), config.eval.temperature,
         config.seed, scoring, log, config.deadlines.rollout_s, keep,
     )  # fmt: skip
     try:
-        await evaluator.run([handle], loop.time)
+        await evaluator.run(list(engines), loop.time)
     finally:
-        await handle.close()
+        await engines.close()
         await scoring.close()
     return played, faults
 

@@ -29,6 +29,7 @@ from stretto.rollout.types import SamplingParams
 from stretto.run.checks import recorded, stop_ids
 from stretto.run.spec import OnProgress, RunSpec
 from stretto.runtime.context import RunContext
+from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.failures import Failures, readable
 from stretto.runtime.late import LateRewards
@@ -53,7 +54,8 @@ def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics
     costs = _costs(config) if run.virtual else None
     scoring = _scoring(run, log)
     sampling = _sampling(run)
-    engines, learner = _workers(run, log, waits, costs, model_dir, eos_ids, max_steps)
+    handles, learner = _workers(run, log, waits, costs, model_dir, eos_ids, max_steps)
+    engines = EnginePool(handles, log, keeps=may_pin(config))
     evaluator = None
     if config.eval.tasks and run.mode != "simulate":
         tasks = env.eval_tasks(config.eval.tasks)
@@ -189,9 +191,7 @@ def _workers(
         assert costs is not None
         in_flight = config.control.in_flight
         engines: list[EngineHandle] = [
-            SimulatedEngineHandle(
-                n, SimulatedEngine(config.simulation, config.engine.max_num_seqs, in_flight), log, costs, in_flight
-            )
+            SimulatedEngineHandle(n, SimulatedEngine(config.simulation, config.engine.max_num_seqs, in_flight), costs)
             for n in names
         ]
         return engines, InlineLearner(SimulatedLearner(), costs, waits, config.deadlines.step_s)
@@ -220,7 +220,6 @@ def _workers(
                     keep_initial=config.eval.weight_drift,
                     keep_versions=may_pin(config),
                 ),
-                log,
                 costs,
                 config.engine.decode_steps,
             )
@@ -236,7 +235,7 @@ def _workers(
     shared: dict[str, Any] = {"startup_s": d.startup_s, "shutdown_s": d.shutdown_s}
     restarts = config.workers.max_restarts if config.workers.on_engine_crash == "restart" else 0
     processes: list[EngineHandle] = [
-        ProcessEngine(n, spec, log, waits, acquire=partial(worker_pool.acquire, n), publish_s=d.publish_s,
+        ProcessEngine(n, spec, waits, acquire=partial(worker_pool.acquire, n), publish_s=d.publish_s,
                       max_restarts=restarts, slice_size=slice_size(run), **shared)
         for n in names
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from stretto.kernel.clock import Sleep
 from stretto.kernel.errors import DataError, InvariantError, did_you_mean
 from stretto.kernel.events import EventLog, version_runs
 from stretto.rollout.types import Request, SamplingParams
-from stretto.runtime.workers.base import TURNS, EngineHandle
+from stretto.runtime.pooled_engine import PooledEngine
 
 _Variants = dict[tuple[tuple[str, Any], ...], SamplingParams]
 _VARIANTS: dict[int, tuple[SamplingParams, _Variants]] = {}
@@ -48,6 +48,7 @@ class RolloutClient:
 
     __slots__ = (
         "_log",
+        "_logged",
         "_loop",
         "_requests",
         "_scoring",
@@ -73,7 +74,7 @@ class RolloutClient:
         *,
         trajectory: int,
         group: int,
-        engine: EngineHandle,
+        engine: PooledEngine,
         sampling: SamplingParams,
         seed: int,
         scoring: Scoring,
@@ -83,6 +84,7 @@ class RolloutClient:
         top_logprobs: int = 0,
         sampled_logprobs: int = 0,
         trains: bool = False,
+        logged: bool = True,
     ) -> None:
         self.trajectory, self.group, self.engine, self.sampling, self.seed = trajectory, group, engine, sampling, seed
         self.pin, self.replay, self.top_logprobs, self.sampled_logprobs = (
@@ -94,6 +96,7 @@ class RolloutClient:
         self.trains = trains
         """Will a learner score the tokens? Then they come with what they were sampled from, where that isn't simply the
         run's temperature."""
+        self._logged = logged  # does the run's log tell of its requests?
         self.completions: list[Completion] = []
         """Completions of finished turns; with ``current`` it is what a checkpoint saves."""
         self.current: tuple[int, Completion | None] | None = None
@@ -134,13 +137,16 @@ class RolloutClient:
         prompt = transcript.tokens()
         if not len(prompt):
             raise DataError(f"trajectory {self.trajectory}: the prompt is empty; a policy needs at least one token")
+        engine, number = self.engine, None
         while True:
             request = self._request(prompt, sampling, partial)
             self.current = (request.id, partial)
+            if self._logged:
+                number, self._requests = self._requests, self._requests + 1
             try:
-                completion = await self.engine.submit(request)
+                completion = await engine.pool.submit(request, engine, number)
             except asyncio.CancelledError:
-                self.engine.cancel(request.id)
+                engine.pool.cancel(request.id)
                 raise
             partial = join(partial, completion) if partial is not None else completion
             if completion.finish != "aborted":
@@ -170,12 +176,10 @@ class RolloutClient:
         if partial is not None and len(partial.tokens):
             prompt = np.concatenate([prompt, partial.tokens])
             sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial.tokens))
-        number, trajectory = self._requests, self.trajectory
-        self._requests = number + 1
         own = self.trains and (sampling.filters or sampling.temperature != self.sampling.temperature)
         return Request(
-            trajectory * TURNS + number,
-            trajectory,
+            next(self.engine.pool.ids),
+            self.trajectory,
             self.group,
             prompt,
             sampling,

@@ -17,10 +17,11 @@ from stretto.learner.result import StepResult
 from stretto.pool.group import Group
 from stretto.pool.old_logprobs import OldLogprobs
 from stretto.rollout.types import SamplingParams
+from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.inputs import Inputs
 from stretto.runtime.late import LateRewards
-from stretto.runtime.workers.base import EngineHandle, LearnerHandle
+from stretto.runtime.workers.base import LearnerHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class RunContext:
     config: RunConfig
     rules: Rules
     env: Environment
-    engines: list[EngineHandle]
+    engines: EnginePool
     learner: LearnerHandle
     scoring: Any
     sampling: SamplingParams

@@ -18,7 +18,7 @@ from stretto.pool.pool import Pool
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.context import RunContext
 from stretto.runtime.groups import GroupLimits, Groups
-from stretto.runtime.workers.base import EngineHandle
+from stretto.runtime.pooled_engine import PooledEngine
 
 _REASONS = 3
 _REASON_CHARACTERS = 300
@@ -49,9 +49,7 @@ class Dispatcher:
         self._filtered_said = _MANY_BATCHES * self._c.prompts_per_step
         self._slice = None if context.slice_size is None else max(1, context.slice_size // self._c.group_size)
         self._more = False
-        self._engines = {engine.name: engine for engine in context.engines}
-        for engine in context.engines:
-            engine.batching_hint = lambda: self._more
+        context.engines.batching_hint = lambda: self._more
         deadlines, workers = self._c.deadlines, self._c.workers
         self.groups = Groups(
             env=context.env,
@@ -114,7 +112,7 @@ class Dispatcher:
             name = ctx.rules.router.route(ctx.view, [v for v in ctx.view.versions if admits(ctx.view, v) > 0])
             if name is None:
                 return
-            engine = self._engines[name]
+            engine = ctx.engines[name]
             pin = self.pin_on(engine)
             version = pin if pin is not None else engine.version
             if version is None or (pin is not None and admits(ctx.view, version) <= 0):
@@ -124,7 +122,7 @@ class Dispatcher:
             self.groups.start(task, engine, version, pin)
             started += 1
 
-    def pin_on(self, engine: EngineHandle) -> int | None:
+    def pin_on(self, engine: PooledEngine) -> int | None:
         """The version to which a group that starts on this engine now is pinned, if it is."""
         pin = self._ctx.rules.version_pinning.assign(self._ctx.view, engine.name)
         return engine.version if pin is None and self._c.control.in_flight == "pin" else pin
@@ -134,7 +132,7 @@ class Dispatcher:
         for change in ctx.rules.elastic.decide(ctx.view):
             ctx.log.emit("RoleChanged", worker=change.engine, active=change.active)
 
-    def _client(self, trajectory: int, group: int, engine: EngineHandle, pin: int | None, replay: Any) -> RolloutClient:
+    def _client(self, trajectory: int, group: int, engine: PooledEngine, pin: int | None, replay: Any) -> RolloutClient:
         ctx = self._ctx
         return RolloutClient(
             trajectory=trajectory, group=group, engine=engine, sampling=ctx.sampling, seed=self._c.seed,

@@ -13,7 +13,7 @@ from stretto.kernel.events import UNLOGGED, EventLog
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.client import RolloutClient, Scoring
 from stretto.runtime.failures import Failures
-from stretto.runtime.workers.base import EngineHandle
+from stretto.runtime.pooled_engine import PooledEngine
 
 FIRST_ID = UNLOGGED  # trajectory ids of evaluations: far from those of training
 _ROUNDING = 1e-6
@@ -53,7 +53,7 @@ class Evaluator:
         self._done = 0
         self._what = ""
 
-    async def run(self, engines: Sequence[EngineHandle], now: Callable[[], float], **more: Any) -> float:
+    async def run(self, engines: Sequence[PooledEngine], now: Callable[[], float], **more: Any) -> float:
         """Accuracy (share of tasks whose reward reaches the threshold) on the engines' version. All engines must
         hold the same one, and nobody may load weights meanwhile. ``more``: further fields of the Eval event."""
         start = now()
@@ -89,10 +89,10 @@ class Evaluator:
         )
         return accuracy
 
-    async def _play(self, trajectory: int, task: Task, engine: EngineHandle) -> Trajectory:
+    async def _play(self, trajectory: int, task: Task, engine: PooledEngine) -> Trajectory:
         client = RolloutClient(
             trajectory=trajectory, group=trajectory, engine=engine, sampling=self._sampling, seed=self._seed,
-            scoring=self._scoring, log=self._silent,
+            scoring=self._scoring, log=self._silent, logged=False,
         )  # fmt: skip
         try:
             async with asyncio.timeout(self._deadline_s):

@@ -25,7 +25,7 @@ from stretto.pool.group import Group
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.failures import Failures
 from stretto.runtime.members import MEMBERS, GroupLimits, Member, RunningGroup
-from stretto.runtime.workers.base import EngineHandle
+from stretto.runtime.pooled_engine import PooledEngine
 
 _id = attrgetter("id")
 
@@ -67,7 +67,7 @@ class Groups:
 
     # starting
 
-    def start(self, task: Task, engine: EngineHandle, version: int, pin: int | None) -> None:
+    def start(self, task: Task, engine: PooledEngine, version: int, pin: int | None) -> None:
         """Submit a group: all its members start now."""
         group = RunningGroup(task.index, task, version, engine, pin, created=self._limits.size)
         ids = [group.id * MEMBERS + k for k in range(self._limits.size)]
@@ -80,7 +80,7 @@ class Groups:
     def restart(
         self,
         task: Task,
-        engine: EngineHandle,
+        engine: PooledEngine,
         version: int,
         pin: int | None,
         done: Sequence[Trajectory],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from stretto.data.trajectory import Completion, Trajectory, join
 from stretto.envs.base import Task
 from stretto.runtime.client import RolloutClient
-from stretto.runtime.workers.base import EngineHandle
+from stretto.runtime.pooled_engine import PooledEngine
 
 MEMBERS = 1000  # trajectory ids: group * MEMBERS + a counter of the group's trajectories
 
@@ -35,7 +35,7 @@ class RunningGroup:
     id: int
     task: Task
     version: int
-    engine: EngineHandle
+    engine: PooledEngine
     pin: int | None
     members: list[Member] = field(default_factory=list)
     open: int = 0

@@ -102,13 +102,12 @@ class OldLogprobScorer:
 
     async def _score(self, before: int, pause: bool) -> None:
         """Let everything unscored of versions below ``before`` be scored."""
-        made = await asyncio.gather(*(engine.snapshot(settle=True, pause=pause) for engine in self._ctx.engines))
+        partial_completions = await self._ctx.engines.snapshot(settle=True, pause=pause)
         await asyncio.sleep(0)  # rollouts take in what has just been delivered
         while any(member.client.replay for member in self._open()):  # after a resume: where its tokens lie isn't known
             if self._publisher.stopped:
                 return
             await asyncio.sleep(_LOOK_S)
-        partial_completions = {request: completion for part in made for request, completion in part.items()}
         alive = list(self._alive(partial_completions))
         self._old_logprobs.keep(t.id for t in alive)
         segments = [s for t in alive if (s := self._segment(t, before)) is not None]

@@ -13,17 +13,16 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
-from stretto.control.version_pinning import may_pin
 from stretto.kernel.clock import VirtualLoop
 from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.runtime.context import Outcome, RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.manifest import Restored
+from stretto.runtime.pooled_engine import PooledEngine
 from stretto.runtime.publish import Publisher
 from stretto.runtime.recovery import checkpoint, restore_groups
 from stretto.runtime.saving import SavePlan
 from stretto.runtime.train_loop import TrainLoop
-from stretto.runtime.workers.base import EngineHandle
 
 _ABANDON_S = 5.0
 """For what was abandoned to notice it; what doesn't is left alone."""
@@ -43,17 +42,15 @@ class Orchestrator:
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._published = 0
         self._flusher: asyncio.TimerHandle | None = None
-        self._engines = {engine.name: engine for engine in context.engines}
+        self._engines = context.engines
         self._dispatcher = Dispatcher(context, lambda: self._published, self.fail)
         if restored is not None:
             self._dispatcher.next_task = restored.next_task
         self._publisher = Publisher(
-            self._engines, context.rules.publish, context.view, context.log, context.waits, self._c.deadlines,
+            context.engines.by_name, context.rules.publish, context.view, context.log, context.waits, self._c.deadlines,
             self._c.control.in_flight,
             self._log_published, self._dispatcher.wake, self.fail,
         )  # fmt: skip
-        for engine in context.engines:
-            engine.keeps = may_pin(self._c)
         self._train_loop = TrainLoop(context, self._dispatcher, self._publisher)
 
     def stop(self) -> None:
@@ -174,11 +171,10 @@ class Orchestrator:
     async def _start_workers(self) -> None:
         ctx = self._ctx
         ctx.on_progress(f"starting the learner and {len(self._engines)} engine(s)")
-        for engine in self._engines.values():
+        for engine in self._engines:
             engine.failed.add_done_callback(self._engine_died)
-        await asyncio.gather(ctx.learner.start(), *(engine.start() for engine in self._engines.values()))
-        for engine in self._engines.values():
-            engine.on_restart = self._publisher.reload
+        await asyncio.gather(ctx.learner.start(), *(engine.start() for engine in self._engines))
+        self._engines.on_return = self._publisher.reload
 
     async def _first_publish(self) -> None:
         ctx = self._ctx
@@ -220,8 +216,8 @@ class Orchestrator:
         await self._publisher.serving()
         self._publisher.hold()
         try:
-            newest = max(e.version for e in self._engines.values() if e.version is not None)
-            engines = [e for e in self._engines.values() if e.version == newest]
+            newest = max(e.version for e in self._engines if e.version is not None)
+            engines = [e for e in self._engines if e.version == newest]
             more = {}
             if self._c.eval.weight_drift:
                 more["distance"] = await self._distances(engines)
@@ -230,12 +226,12 @@ class Orchestrator:
             self._publisher.let_go()
         self._ctx.log.flush()
 
-    async def _distances(self, engines: list[EngineHandle]) -> dict[str, float]:
+    async def _distances(self, engines: list[PooledEngine]) -> dict[str, float]:
         """How far each engine's weights are from its first ones; without those that die and come up again."""
         found = {}
         for engine in engines:
             try:
-                found[engine.name] = await engine.distance()
+                found[engine.name] = await engine.handle.distance()
             except WorkerError:
                 if not engine.restarting:
                     raise
@@ -254,7 +250,7 @@ class Orchestrator:
 
     def _end(self, reason: str) -> None:
         """The last line of the log. Everything is closed: nothing can come after it."""
-        for engine in self._engines.values():
+        for engine in self._engines:
             engine.flush_busy()
         view = self._ctx.view
         endings = ("submitted", "trained", "rejected", "filtered", "failed", "cancelled")
@@ -266,7 +262,7 @@ class Orchestrator:
     async def _close(self) -> None:
         self._train_loop.close()
         self._publisher.close()
-        parts: list[Any] = [*self._engines.values(), self._ctx.learner, self._ctx.scoring]
+        parts: list[Any] = [*self._engines, self._ctx.learner, self._ctx.scoring]
         closing = asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
         if self._at_once:
             await asyncio.sleep(0)  # by now they know that a death is no news

@@ -8,7 +8,7 @@ engines; nothing here assumes that an engine has what was sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from stretto.kernel.errors import WorkerError
 from stretto.kernel.events import EventLog
 from stretto.kernel.waits import Waits
 from stretto.learner.result import Staging
-from stretto.runtime.workers.base import EngineHandle
+from stretto.runtime.pooled_engine import PooledEngine
 
 SLOTS = 2
 
@@ -40,7 +40,7 @@ class Publisher:
 
     def __init__(
         self,
-        engines: dict[str, EngineHandle],
+        engines: Mapping[str, PooledEngine],
         rule: Publish,
         view: View,
         log: EventLog,
@@ -115,7 +115,7 @@ class Publisher:
             if name not in self._loading and self._engines[name].version != self._newest.version:
                 self._start(name)
 
-    def reload(self, engine: EngineHandle) -> None:
+    def reload(self, engine: PooledEngine) -> None:
         """An engine came up again and needs weights, whatever the rule says."""
         if self.stopped:
             return
@@ -209,7 +209,8 @@ class Publisher:
                 self._fatal(error)
             return
         self._loading.pop(name, None)
-        self._log.emit("Loaded", worker=name, version=loaded.version, mode=self._in_flight, start=loaded.start)
+        start = self._log.run_time(asyncio.get_running_loop().time() - loaded.seconds)
+        self._log.emit("Loaded", worker=name, version=loaded.version, mode=self._in_flight, start=start)
         self._engines[name].acknowledged(loaded.version)
         self._alive.add(loaded.version)
         if not self._settling:  # once for all engines that load in one turn of the event loop

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
 
+from stretto.data.trajectory import Completion
 from stretto.kernel.errors import CheckpointError
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
@@ -18,13 +18,10 @@ async def checkpoint(ctx: RunContext, dispatcher: Dispatcher) -> None:
     """Save learner, partial rollouts, pool and data frontier, between two steps."""
     keep_partial = ctx.config.save_partial
 
-    async def completions() -> dict[int, Any]:
-        if not keep_partial:
-            return {}
-        found = await asyncio.gather(*(engine.snapshot() for engine in ctx.engines))
-        return {request: completion for part in found for request, completion in part.items()}
+    async def completions() -> dict[int, Completion]:
+        return await ctx.engines.snapshot() if keep_partial else {}
 
-    def snapshot(parts: dict[int, Any]) -> Snapshot:
+    def snapshot(parts: dict[int, Completion]) -> Snapshot:
         if ctx.late is not None:
             ctx.late.settle()
         ctx.log.emit("Checkpoint", step=ctx.view.version, version=ctx.view.version)
@@ -48,7 +45,6 @@ async def checkpoint(ctx: RunContext, dispatcher: Dispatcher) -> None:
 
 def restore_groups(ctx: RunContext, dispatcher: Dispatcher, restored: Restored) -> None:
     """Put the ready groups back into the pool and let the unfinished ones go on."""
-    engines = {engine.name: engine for engine in ctx.engines}
     if restored.late_counts:
         assert ctx.late is not None, "a resumed run keeps its objective"
         ctx.late.restore(restored.late, restored.late_counts)
@@ -70,7 +66,7 @@ def restore_groups(ctx: RunContext, dispatcher: Dispatcher, restored: Restored) 
             continue
         name = ctx.rules.router.route(ctx.view, ctx.view.versions)
         assert name is not None, "all engines have a version after the first publish"
-        engine = engines[name]
+        engine = ctx.engines[name]
         assert engine.version is not None
         # a pinned trajectory can't go on under another version: it starts over, promised one that is there
         pin = None

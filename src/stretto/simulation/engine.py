@@ -87,7 +87,7 @@ class SimulatedEngine:
         self._time = 0.0  # decoding has progressed up to here; in the future while a prefill or a load blocks it
         self.rows: dict[int, _Row] = {}
         """Active requests."""
-        self._heap: list[tuple[float, int]] = []
+        self._heap: list[tuple[float, int, int]] = []  # (V at its end, trajectory: of one instant that order, request)
         self.waiting: deque[Request] = deque()
         """Requests without a slot, in the order of their coming."""
         self._starts: deque[tuple[float, int]] = deque()  # (V at the first token, request), ascending
@@ -130,7 +130,7 @@ class SimulatedEngine:
             self.prefilled += prompt
             version = self._loads[-1][1] if request.version is None else self._held(request.version)
             rows[id] = _Row(request, v, length, self._forgotten + len(self._loads), version)
-            heapq.heappush(self._heap, (v + length, id))
+            heapq.heappush(self._heap, (v + length, request.trajectory, id))
             self._starts.append((v + 1.0, id))
 
     def _held(self, version: int) -> int:
@@ -157,7 +157,7 @@ class SimulatedEngine:
     def next_finish(self) -> float | None:
         """When the next row ends if nothing changes; None: no row runs."""
         heap, rows = self._heap, self.rows
-        while heap and heap[0][1] not in rows:
+        while heap and heap[0][2] not in rows:
             heapq.heappop(heap)
         if not heap:
             return None
@@ -171,7 +171,7 @@ class SimulatedEngine:
         out = []
         heap, until, loads = self._heap, self._v + 1e-9, self._forgotten + len(self._loads)
         while heap and heap[0][0] <= until:
-            request = heapq.heappop(heap)[1]
+            request = heapq.heappop(heap)[2]
             row = self.rows.pop(request, None)
             if row is not None:
                 if row.loads == loads or self._in_flight == "pin" or row.request.version is not None:

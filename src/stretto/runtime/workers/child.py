@@ -187,9 +187,15 @@ class _EngineProcess(_Process):
             self.engine.abort(message[1])
         elif kind == "free":
             self.engine.free(message[1])
-        elif kind in ("snapshot", "pause"):
-            self.paused = self.paused or kind == "pause"
+        elif kind == "snapshot":
+            self.paused = self.paused or message[1]
             self.answer(pack_completions(list(self.engine.snapshot().items())))
+        elif kind == "pause":
+            self.engine.pause(message[1])
+        elif kind == "resume":
+            self.engine.resume(message[1])
+        elif kind in ("export", "import"):
+            self.move(kind, message[1])
         elif kind == "distance":
             self.answer(self.engine.distance_to_initial())
         elif kind == "load":
@@ -200,6 +206,13 @@ class _EngineProcess(_Process):
                 self.swap()
         else:
             raise AssertionError(kind)
+
+    def move(self, kind: str, what: Any) -> None:
+        """Hand a running request over, or take one over; refuse what can't be, and go on."""
+        try:
+            self.answer(self.engine.export(what) if kind == "export" else self.engine.import_(what))
+        except StrettoError as error:
+            self.refuse(error)
 
     def swap(self) -> None:
         """Verify the staged weights and swap them in; on a bad checksum the old version stays."""
@@ -217,7 +230,7 @@ class _EngineProcess(_Process):
         aborted = self.engine.load(staged.version, weights, in_flight)
         self.paused = False
         self.report(aborted)
-        self.answer((self.engine.version, start))
+        self.answer((self.engine.version, time.monotonic() - start))
 
 
 class _LearnerProcess(_Process):

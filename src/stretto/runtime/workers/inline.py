@@ -16,10 +16,9 @@ from typing import Any, Protocol, TypeVar
 from stretto.data.schema import Columns
 from stretto.data.totals import Totals
 from stretto.data.trajectory import Completion
-from stretto.kernel.events import EventLog
 from stretto.kernel.waits import Waits
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
-from stretto.rollout.types import Engine, Report, Request
+from stretto.rollout.types import Engine, ExportedRequest, Report, Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
 
@@ -56,8 +55,8 @@ class PassiveLearner(Protocol):
 class InlineEngine(EngineHandle):
     """Drives a passive engine inside this loop. ``costs`` None: wall clock, no simulated time."""
 
-    def __init__(self, name: str, engine: Engine, log: EventLog, costs: CostModel | None, decode_steps: int) -> None:
-        super().__init__(name, log)
+    def __init__(self, name: str, engine: Engine, costs: CostModel | None, decode_steps: int) -> None:
+        super().__init__(name)
         self._engine, self._costs, self._steps = engine, costs, decode_steps
         self._work = asyncio.Event()
         self._advancing = asyncio.Lock()
@@ -78,9 +77,27 @@ class InlineEngine(EngineHandle):
         """Nobody will ask for these versions."""
         self._engine.free(versions)
 
+    def pause(self, ids: Sequence[int]) -> None:
+        """Keep these requests without advancing them."""
+        self._engine.pause(ids)
+
+    def resume(self, ids: Sequence[int]) -> None:
+        """Let paused requests go on."""
+        self._engine.resume(ids)
+        self._work.set()
+
+    async def export(self, id: int) -> ExportedRequest:
+        """Take a running request out, between two advances."""
+        async with self._advancing:
+            return self._engine.export(id)
+
+    async def import_(self, state: ExportedRequest) -> None:
+        """Go on with a request of another engine."""
+        self._engine.import_(state)
+        self._work.set()
+
     async def start(self) -> None:
         """It is there."""
-        self.log.emit("WorkerUp", worker=self.name)
 
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
         """Swap weights before the next advance. ``staged``: (version, weights)."""
@@ -105,7 +122,6 @@ class InlineEngine(EngineHandle):
 
     async def close(self) -> None:
         """Stop the driver."""
-        self.busy.flush()
         self._driver.cancel()
         await asyncio.gather(self._driver, return_exceptions=True)
 
@@ -113,7 +129,7 @@ class InlineEngine(EngineHandle):
         try:
             while True:
                 if not self._loads and not self._has_work:
-                    self.busy.flush()
+                    self.sink.idle()
                     self._work.clear()
                     await self._work.wait()
                 if self._loads:
@@ -123,7 +139,7 @@ class InlineEngine(EngineHandle):
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self.fail(error)
+            self.sink.died(error)
 
     @property
     def _has_work(self) -> bool:
@@ -139,9 +155,9 @@ class InlineEngine(EngineHandle):
         start = loop.time()
         report: Report = self._engine.advance(self._steps)
         await asyncio.sleep(self._costs.advance_s(report) if self._costs is not None else 0)
-        self.busy.add(self.log.run_time(start), self.log.run_time(loop.time()), report)
-        self.first_tokens(report.first)
-        self.deliver(report.finished)
+        self.sink.busy(start, loop.time(), report.decode_tokens, report.prefill_tokens, report.decode_steps)
+        self.sink.first_tokens(report.first)
+        self.sink.finished(report.finished)
 
     async def _swap(self) -> None:
         future, version, weights, in_flight = self._loads.pop(0)
@@ -155,10 +171,10 @@ class InlineEngine(EngineHandle):
         aborted = self._engine.load(version, weights, in_flight)
         self._paused = False
         await asyncio.sleep(self._costs.publish_s if self._costs is not None else 0)
-        self.deliver(aborted)
-        self.on_weights_loaded(version)
+        self.sink.finished(aborted)
+        self.sink.loaded(version)
         if not future.done():
-            future.set_result(Loaded(version, self.log.run_time(start)))
+            future.set_result(Loaded(version, loop.time() - start))
 
 
 class InlineLearner:

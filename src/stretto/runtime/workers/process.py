@@ -19,7 +19,7 @@ from stretto.kernel.events import EventLog
 from stretto.kernel.supervised import Child
 from stretto.kernel.waits import Waits
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
-from stretto.rollout.types import Report, Request
+from stretto.rollout.types import ExportedRequest, Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.requests import pack_requests
 from stretto.runtime.workers.spawn import ChildProcess
@@ -36,7 +36,6 @@ class ProcessEngine(EngineHandle):
         self,
         name: str,
         spec: dict[str, Any],
-        log: EventLog,
         waits: Waits,
         *,
         acquire: Callable[[], Child],
@@ -46,13 +45,15 @@ class ProcessEngine(EngineHandle):
         max_restarts: int,
         slice_size: int | None,
     ) -> None:
-        super().__init__(name, log)
+        super().__init__(name)
         self._spec = spec
         self._startup_s, self._publish_s, self._shutdown_s = startup_s, publish_s, shutdown_s
         self._restarts_left = max_restarts
         self._make = lambda: ChildProcess(name, acquire(), waits, on_message=self._message, on_death=self._died)
         self._child = self._make()
         self._restarting: asyncio.Task[None] | None = None
+        self._away = False
+        """Is its process being replaced, or does the new one hold no weights yet?"""
         self._arrived: deque[tuple[int, Completion]] = deque()
         self._handing = False
         self._slice = slice_size
@@ -62,15 +63,9 @@ class ProcessEngine(EngineHandle):
         """Process id."""
         return self._child.pid
 
-    @property
-    def restarting(self) -> bool:
-        """Its process died and a new one comes up."""
-        return self._restarting is not None and (not self._restarting.done() or self.version is None)
-
     async def start(self) -> None:
         """Start the process."""
         await self._child.start(self._spec, self._startup_s)
-        self.log.emit("WorkerUp", worker=self.name)
 
     def add(self, requests: Sequence[Request]) -> None:
         """Hand requests over."""
@@ -84,47 +79,62 @@ class ProcessEngine(EngineHandle):
         """Nobody will ask for these versions."""
         self._child.post(("free", versions))
 
+    def pause(self, ids: Sequence[int]) -> None:
+        """Keep these requests without advancing them."""
+        self._child.post(("pause", ids))
+
+    def resume(self, ids: Sequence[int]) -> None:
+        """Let paused requests go on."""
+        self._child.post(("resume", ids))
+
+    async def export(self, id: int) -> ExportedRequest:
+        """Take a running request out."""
+        state: ExportedRequest = await self._ask(("export", id), f"request {id} with its cache")
+        return state
+
+    async def import_(self, state: ExportedRequest) -> None:
+        """Go on with a request of another engine."""
+        await self._ask(("import", state), f"taking over request {state.request.id}")
+
     async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
         """Swap weights between two steps; verified by the child against the checksum."""
         child = self._child
-        version, start = await child.call(("load", slot, staged, in_flight))
+        version, seconds = await child.call(("load", slot, staged, in_flight))
         if child.error is not None:  # it died right after its answer: nothing may be sent to it
             raise child.error
         if version != staged.version:
             raise InvariantError(f"{self.name} was asked for version {staged.version} and loaded {version}")
-        self.on_weights_loaded(version)
-        return Loaded(version, self.log.run_time(start))
+        self._away = False
+        return Loaded(version, seconds)
 
     async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
         """What running requests have sampled so far; nothing while the process is being replaced. ``settle``: all
         that came before is delivered; ``pause``: it goes on after ``load``."""
-        if pause:
-            columns = await self._child.ask(("pause",), "its partial rollouts", self._publish_s, "publish_s")
-            found = dict(unpack_completions(columns))
-        else:
-            found = await self._partial()
+        found = await self._partial(pause)
         while settle and self._arrived:
             await asyncio.sleep(0)
         return found
 
-    async def _partial(self) -> dict[int, Completion]:
-        if self.restarting:
+    async def _partial(self, pause: bool) -> dict[int, Completion]:
+        if self._away and not pause:
             return {}
         try:
-            columns = await self._child.ask(("snapshot",), "its partial rollouts", self._publish_s, "publish_s")
+            columns = await self._ask(("snapshot", pause), "its partial rollouts")
         except WorkerError:
-            if self.restarting:
+            if self._away and not pause:
                 return {}
             raise
         return dict(unpack_completions(columns))
 
     async def distance(self) -> float:
         """Relative L2 distance of its weights to the first ones."""
-        return float(await self._child.ask(("distance",), "its distance", self._publish_s, "publish_s"))
+        return float(await self._ask(("distance",), "its distance"))
+
+    def _ask(self, message: Any, what: str) -> Awaitable[Any]:
+        return self._child.ask(message, what, self._publish_s, "publish_s")
 
     async def close(self) -> None:
         """End the process."""
-        self.busy.flush()
         if self._restarting is not None:
             self._restarting.cancel()
             await asyncio.gather(self._restarting, return_exceptions=True)
@@ -134,10 +144,9 @@ class ProcessEngine(EngineHandle):
         kind, value = message
         if kind == "report":
             columns, spans, first = value
-            for start, end, tokens, prefill, steps in spans:
-                report = Report(decode_tokens=tokens, prefill_tokens=prefill, decode_steps=steps)
-                self.busy.add(self.log.run_time(start), self.log.run_time(end), report)
-            self.first_tokens(first)
+            for span in spans:
+                self.sink.busy(*span)
+            self.sink.first_tokens(first)
             if columns is not None:
                 self._arrived.extend(unpack_completions(columns))
                 self._hand_over()
@@ -148,7 +157,7 @@ class ProcessEngine(EngineHandle):
         if self._handing:
             return
         n = len(self._arrived) if self._slice is None else self._slice
-        self.deliver([self._arrived.popleft() for _ in range(min(n, len(self._arrived)))])
+        self.sink.finished([self._arrived.popleft() for _ in range(min(n, len(self._arrived)))])
         if self._arrived:
             self._handing = True
             asyncio.get_running_loop().call_soon(self._hand_over_more)
@@ -158,35 +167,25 @@ class ProcessEngine(EngineHandle):
         self._hand_over()
 
     def _died(self, error: BaseException) -> None:
-        self.deliver(list(self._arrived))
+        self.sink.finished(list(self._arrived))
         self._arrived.clear()
-        _log_death(self.log, self.name, error)
-        if self._restarts_left <= 0 or not isinstance(error, WorkerError):
-            self.fail(error)
-            return
-        self._restarts_left -= 1
-        self.requeue()
-        if self.failed.done():
-            return
-        self._restarting = asyncio.get_running_loop().create_task(self._restart())
+        returns = self._restarts_left > 0 and isinstance(error, WorkerError)
+        if self.sink.died(error, returns=returns):
+            self._restarts_left -= 1
+            self._away = True
+            self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     async def _restart(self) -> None:
         try:
             await self._child.close(self._shutdown_s)
             self._child = self._make()
             await self.start()
-            if self.on_restart is not None:
-                self.on_restart(self)
+            self.sink.up()
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             if self._restarting is asyncio.current_task():  # else it died while it came up, and the next one comes up
-                self.fail(error)
-
-
-def _log_death(log: EventLog, worker: str, error: BaseException) -> None:
-    with contextlib.suppress(OSError):  # a full disk, say: whoever waits for this worker must learn of it all the same
-        log.emit("WorkerDown", worker=worker, reason=(str(error) or type(error).__name__).splitlines()[0])
+                self.sink.died(error)
 
 
 class ProcessLearner:
@@ -220,7 +219,9 @@ class ProcessLearner:
         self._on_death = on_death
 
     def _died(self, error: BaseException) -> None:
-        _log_death(self._log, "learner", error)
+        with contextlib.suppress(OSError):  # a full disk, say: whoever waits for it must learn of it all the same
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            self._log.emit("WorkerDown", worker="learner", reason=reason)
         for staged in self._staging:
             if not staged.done():
                 staged.set_exception(error)

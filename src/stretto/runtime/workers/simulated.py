@@ -12,7 +12,6 @@ from typing import Any
 
 from stretto.data.trajectory import Completion
 from stretto.kernel.clock import Sleep
-from stretto.kernel.events import EventLog
 from stretto.rollout.types import Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
@@ -20,13 +19,14 @@ from stretto.simulation.engine import SimulatedEngine
 
 
 class SimulatedEngineHandle(EngineHandle):
-    """An engine in simulation: exact event times, no compute."""
+    """An engine in simulation: exact event times, no compute. A request starts when it is made, in the order of asking:
+    there is nothing to send."""
 
-    __slots__ = ("_armed", "_at", "_costs", "_draining", "_engine", "_in_flight", "_loop", "_since", "_timer")
+    at_once = True
 
-    def __init__(self, name: str, engine: SimulatedEngine, log: EventLog, costs: CostModel, in_flight: str) -> None:
-        super().__init__(name, log)
-        self._engine, self._costs, self._in_flight = engine, costs, in_flight
+    def __init__(self, name: str, engine: SimulatedEngine, costs: CostModel) -> None:
+        super().__init__(name)
+        self._engine, self._costs = engine, costs
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._at = self._armed = -1.0  # when the next row ends; for when the timer is set
@@ -35,21 +35,6 @@ class SimulatedEngineHandle(EngineHandle):
 
     async def start(self) -> None:
         """It is there."""
-        self.log.emit("WorkerUp", worker=self.name)
-
-    def submit(self, request: Request) -> asyncio.Future[Completion]:
-        """Ask for a completion; it starts now, in the order of asking: there is nothing to send."""
-        if self.version is None:
-            return super().submit(request)
-        loop, engine = self._loop, self._engine
-        future: asyncio.Future[Completion] = asyncio.Future(loop=loop)
-        self._futures[request.id] = future
-        now = loop.time()
-        engine.add(now, (request,))
-        if engine.first:
-            self._say_first()
-        self._go_on(now)
-        return future
 
     def add(self, requests: Sequence[Request]) -> None:
         """Hand requests over."""
@@ -80,10 +65,11 @@ class SimulatedEngineHandle(EngineHandle):
         self._reschedule()
         pause_s = self._costs.publish_s
         await (Sleep(self._loop, pause_s) if pause_s > 0 else asyncio.sleep(0))
-        self.deliver(aborted)
-        self.on_weights_loaded(staged[0])
-        self._go_on(self._loop.time())
-        return Loaded(staged[0], self.log.run_time(start))
+        self.sink.finished(aborted)
+        self.sink.loaded(staged[0])
+        now = self._loop.time()
+        self._go_on(now)
+        return Loaded(staged[0], now - start)
 
     async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
         """What running requests have sampled so far."""
@@ -99,7 +85,7 @@ class SimulatedEngineHandle(EngineHandle):
     def _say_first(self) -> None:
         """Log first tokens: at the first event of this engine after they are there, so that they cost no timer."""
         first, self._engine.first = self._engine.first, []
-        self.first_tokens(first)
+        self.sink.first_tokens(first)
 
     def _go_on(self, now: float) -> None:
         engine = self._engine
@@ -134,31 +120,20 @@ class SimulatedEngineHandle(EngineHandle):
         finished = engine.finished(now)
         if engine.first:
             self._say_first()
-        self.deliver(finished)
+        self.sink.finished(finished)
         if not engine.rows:
-            self._log_busy(now)
+            self._tell_busy(now)
         self._go_on(now)
 
-    def _log_busy(self, now: float) -> None:
+    def _tell_busy(self, now: float) -> None:
         engine = self._engine
-        log = self.log
-        t = log.now()
-        log.write({
-            "e": "Busy",
-            "t": t,
-            "worker": self.name,
-            "start": log.run_time(self._since),
-            "end": t,
-            "tokens": round(engine.decoded),
-            "prefill": engine.prefilled,
-            "rows": round(engine.decoded / engine.steps, 3) if engine.steps else 0.0,
-        })  # fmt: skip
+        self.sink.busy(self._since, now, engine.decoded, engine.prefilled, engine.steps, joins=False)
         engine.decoded = engine.steps = 0.0
         engine.prefilled = 0
         self._since = now
 
-    def flush_busy(self) -> None:
-        """Log what it has computed so far."""
+    def report_busy(self) -> None:
+        """Tell what it has computed so far."""
         now = self._loop.time()
         if self._engine.running and now > self._since:
-            self._log_busy(now)
+            self._tell_busy(now)

@@ -1,0 +1,78 @@
+"""The engines of a run and all requests that are made of them.
+
+A client makes a request; the pool gives it its id, sends it to an engine and answers the client when the engine has
+finished. Requests made in one turn of the event loop leave together, so that what an engine sees does not depend on how
+the loop schedules its tasks. A request that ends as ``aborted`` (weights changed under ``abort``, its engine came up
+anew) goes on as a new one, which is placed like any other. Nobody else holds a request: an engine handle
+(``workers.base.EngineHandle``) computes and tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+
+from stretto.data.trajectory import Completion
+from stretto.kernel.errors import ConfigError
+from stretto.kernel.events import EventLog
+from stretto.rollout.types import Request
+from stretto.runtime.pooled_engine import PooledEngine
+from stretto.runtime.workers.base import EngineHandle
+
+
+class EnginePool:
+    """Engines by name, in the order of ``handles``; iterating gives the engines.
+
+    ``keeps``: they hold each version until nobody can ask for it any more (``PooledEngine.promise``).
+    """
+
+    def __init__(self, handles: Iterable[EngineHandle], log: EventLog, *, keeps: bool = False) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.ids: Iterator[int] = count()
+        """Ids for requests, each given once."""
+        self.batching_hint: Callable[[], bool] = lambda: False
+        """True while further requests are about to be made: what there is waits for them."""
+        self.on_return: Callable[[PooledEngine], None] | None = None
+        """Called when an engine is up again and needs weights."""
+        self.by_name: dict[str, PooledEngine] = {}
+        for handle in handles:
+            if handle.name in self.by_name:
+                raise ConfigError(f"two engines are called {handle.name!r}: each needs a name of its own")
+            self.by_name[handle.name] = PooledEngine(self, handle, log, keeps)
+
+    def __getitem__(self, name: str) -> PooledEngine:
+        return self.by_name[name]
+
+    def __iter__(self) -> Iterator[PooledEngine]:
+        return iter(self.by_name.values())
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def submit(self, request: Request, engine: PooledEngine, number: int | None) -> asyncio.Future[Completion]:
+        """Ask for a completion. Finish ``aborted`` means: go on with a new request that holds the partial. ``engine``:
+        that of its group. ``number``: of the request in its trajectory, as the log tells it; None: it isn't logged."""
+        future: asyncio.Future[Completion] = asyncio.Future(loop=self.loop)
+        engine.open[request.id] = (future, request.trajectory, number)
+        if engine.at_once and engine.version is not None:
+            engine.handle.add((request,))
+        else:
+            engine.queue(request)
+        return future
+
+    def cancel(self, request: int) -> None:
+        """Nobody waits for this request any more."""
+        for engine in self:
+            if engine.open.pop(request, None) is not None:
+                engine.handle.abort([request])
+                return
+
+    async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
+        """What running requests have sampled so far, by id; ``settle`` and ``pause`` as ``EngineHandle.snapshot``."""
+        made = await asyncio.gather(*(engine.handle.snapshot(settle=settle, pause=pause) for engine in self))
+        return {request: completion for part in made for request, completion in part.items()}
+
+    async def close(self) -> None:
+        """End all engines."""
+        await asyncio.gather(*(engine.close() for engine in self))

@@ -1,0 +1,33 @@
+"""Engine handles for tests: they do nothing by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stretto.rollout.types import Request
+from stretto.runtime.workers.base import EngineHandle, Loaded
+
+
+class Idle(EngineHandle):
+    """Notes what it is given, and answers nothing. ``at_once`` can be set on the instance before it joins a pool."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.added: list[list[Request]] = []
+        self.aborted: list[int] = []
+
+    async def start(self) -> None:
+        pass
+
+    def add(self, requests: Sequence[Request]) -> None:
+        self.added.append(list(requests))
+
+    def abort(self, ids: Sequence[int]) -> None:
+        self.aborted += ids
+
+    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+        return Loaded(staged, 0.0)
+
+    async def close(self) -> None:
+        pass
