@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stretto.rollout.capabilities import Capabilities
 from stretto.rollout.types import Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 
 
 class Idle(EngineHandle):
-    """Notes what it is given, and answers nothing. ``at_once`` can be set on the instance before it joins a pool."""
+    """Notes what it is given, and answers nothing."""
+
+    capabilities = Capabilities(in_flight=frozenset({"abort"}))
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -64,6 +64,9 @@ BESIDE = (
          "learner.on_nonfinite = 'stop' ends the run at the first one"),
     Idle(_of("learner.critic", "lr coefficient warmup_steps updates frozen"), lambda c:
          None if c.learner.critic.kind != "none" else "learner.critic.kind = 'none': no critic"),
+    Idle(_of("engine", "dtype decode_steps forward"), lambda c: None if c.engine.kind == "torch" else
+         f"engine.kind = {c.engine.kind!r} has its own way; only 'torch' is set up so"),
+    Idle(_of("engine", "options"), lambda c: None if c.engine.kind != "torch" else "engine.kind = 'torch' has none"),
     Idle(_of("workers", "max_restarts"), lambda c: None if c.workers.on_engine_crash == "restart" else
          "workers.on_engine_crash = 'stop' restarts nothing"),
     Idle(_of("deadlines", "startup_s shutdown_s"), lambda c: None if c.workers.kind == "process" else
@@ -81,8 +84,8 @@ _SAMPLED = _of("simulation", "turns lengths prompt_tokens reward_probability")
 _NO_TOKENS = (
     "model", "reward", "reward_options", "env", "objective", "learner", "sft", "eval", "save_partial",
     *_of("workers", "threads scoring_processes"), *_of("sampling", "temperature top_p top_k stop"),
-    *_of("engine", "dtype decode_steps forward top_logprobs sampled_logprobs"), *_of("deadlines", "score_s late_s"),
-    "logging.rollouts_per_step",
+    *_of("engine", "kind options dtype decode_steps forward top_logprobs sampled_logprobs"),
+    *_of("deadlines", "score_s late_s"), "logging.rollouts_per_step",
 )  # fmt: skip
 
 COMMANDS: Mapping[str, Mapping[tuple[str, ...], str]] = {

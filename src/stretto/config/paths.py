@@ -48,7 +48,8 @@ def _found(value: str, bases: Sequence[Path]) -> str:
 
 def names_object(table: dict[str, object]) -> bool:
     """Is there a reward, a component or an option ``module:name``?"""
-    named = (table.get(key) for key in ("reward", "rewards", "reward_options", "env", "objective", "control"))
+    keys = ("reward", "rewards", "reward_options", "env", "objective", "control", "engine")
+    named = (table.get(key) for key in keys)
     return any(_OBJECT.fullmatch(text) for part in named for text in _texts(part) if not text.startswith("stretto:"))
 
 

@@ -45,6 +45,7 @@ def probe_user_modules(config: RunConfig, mode: str) -> None:
     wanted = [(f"control.{hook}.name", rule.name) for hook, rule in config.control if isinstance(rule, Component)]
     if mode != "simulate":
         wanted += [("env.name", config.env.name), ("objective.name", config.objective.name)]
+        wanted += [("engine.kind", config.engine.kind)]
     probe_imports([(setting, name, "") for setting, name in wanted if ":" in name])
 
 

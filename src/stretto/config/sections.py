@@ -86,6 +86,11 @@ class Sampling(Section):
 class EngineConfig(Section):
     """The engine: continuous batching over a causal LM."""
 
+    kind: str = Field(
+        "torch",
+        description="`torch`: Stretto's own engine, or `module:Class`: a kind of your own (docs/engines.md).",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of a kind of your own, by name.")
     count: int = Field(1, ge=1, description="Engines.")
     max_num_seqs: int = Field(64, ge=1, description="Rows that decode together.")
     max_model_len: int = Field(512, ge=2, description="Tokens of one row, prompt included.")

@@ -294,7 +294,7 @@ class TokenBatch:
             tokens=pad("tokens", torch.int64),
             mask=pad("mask", torch.bool),
             logp_behavior=pad("logp_behavior", dtype),
-            entropy=pad("entropy", dtype),
+            entropy=pad("entropy", dtype) if _recorded(columns["entropy"], columns["mask"]) else None,
             rewards=pad("rewards", dtype),
             versions=pad("versions", torch.int64),
             group=torch.as_tensor(columns["group"]),
@@ -306,3 +306,9 @@ class TokenBatch:
             records=records,
             **optional,
         )
+
+
+def _recorded(column: np.ndarray[Any, Any], mask: np.ndarray[Any, Any]) -> bool:
+    """Is there a number for any policy token? An engine that records none says NaN."""
+    first = int(mask.argmax()) if len(mask) else 0
+    return not len(mask) or not np.isnan(column[first]) or not mask.any() or not np.isnan(column[mask]).all()

@@ -3,7 +3,7 @@
 Invariants, checked when a value is built:
 
 * every per-token array of a trajectory has one length;
-* every policy token has the version that sampled it, its behaviour log-probability and its entropy;
+* every policy token has the version that sampled it, its behaviour log-probability and, if recorded, its entropy;
 * versions never decrease inside a trajectory;
 * masks come from roles (who wrote the token), never from token values.
 
@@ -35,8 +35,8 @@ class Completion:
     """Tokens that an engine sampled for one request.
 
     ``tokens``, ``versions`` [n] int; ``logprobs`` [n] log-probability under the distribution really sampled from;
-    ``entropy`` [n] nats, of that distribution; ``finish`` is ``stop``, ``length`` or ``aborted``;
-    ``records`` holds optional per-token arrays ([n, K]), each an increment like ``tokens``.
+    ``entropy`` [n] nats, of that distribution, NaN where the engine records none; ``finish`` is ``stop``, ``length`` or
+    ``aborted``; ``records`` holds optional per-token arrays ([n, K]), each an increment like ``tokens``.
     """
 
     tokens: Ints

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from stretto.kernel.components import options_of
 from stretto.kernel.errors import ConfigError, DataError
 from stretto.learner.old_policy.choice import contradictions, route_of
 from stretto.rollout.types import LEAST_TEMPERATURE
+from stretto.run.engine_needs import check_engine, notes, recorded, vocabulary_of
+from stretto.runtime.workers.kinds import find_kind
 
 _ENVIRONMENT = ("bind", "task", "eval_tasks", "rollout", "text")
 _OBJECTIVE = ("needs", "corrects", "advantages", "__call__")
 _THREADS_PER_CORE = 4
 _SMOLLM2_VOCABULARY = 49152
-MOST_ALTERNATIVES = 4096
-"""Log-probabilities that an engine can be asked to record at one position: 32 KB each in the pool."""
 
 
 def check(config: RunConfig, mode: str = "train") -> Rules:
@@ -37,6 +36,7 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
                               "and epochs=none if a recipe sets it")  # fmt: skip
         return rules
     _check_threads(config, mode)
+    find_kind(config, mode)
     check_component(ENVIRONMENTS, config.env, "env", _ENVIRONMENT)
     with plugin_errors("env.name", config.env.name), plugin_errors("reward", ", ".join(reward_names(config.reward))):
         env = build_environment(config)
@@ -48,14 +48,16 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
     _check_whole(config, objective)
     if found := list(contradictions(route_of(config.learner.old_policy, objective), config)):
         raise ConfigError("\n".join(found))
-    _check_model(config, env, objective)
+    _check_model(config, mode, env, objective)
     return rules
 
 
 def warnings(config: RunConfig, mode: str) -> list[str]:
     """What will work, but not as well as it might; said once at the start."""
     threads, cores = (config.engine.count + 1) * config.workers.threads, core_count()
-    found = [] if mode == "simulate" else _waits_in_vain(config)
+    found = []
+    if mode != "simulate":
+        found = [*_waits_in_vain(config), *notes(config, find_kind(config, mode).capabilities)]
     if mode != "simulate" and config.learner.bf16 and has_bfloat16() is False:
         found.append(
             "learner.bf16 = true, but this processor has no bfloat16 arithmetic: steps take many times as long as with "
@@ -186,58 +188,6 @@ def _check_whole(config: RunConfig, objective: Any) -> None:
         )
 
 
-def recorded(config: RunConfig, objective: Any, model: Path | int | None) -> tuple[int, int]:
-    """(K, M): how many likeliest tokens and independent samples the engine records at each position, for the objective
-    or because ``engine.top_logprobs`` and ``engine.sampled_logprobs`` say so. ``model``: its directory, or the size of
-    its vocabulary if something depends on it. ``ConfigError`` if that can't be."""
-    needs, name = objective.needs, config.objective.name
-    engine, samples, head = config.engine, 0, 0
-    for need in sorted({"sampled", "top"} & needs):
-        if not hasattr(objective, need):
-            raise ConfigError(
-                f"objective.name = {name!r}: its needs name {need!r}, but it has no attribute `{need}`: how many?"
-            )
-    if "sampled" in needs:
-        samples = objective.sampled
-        if samples > MOST_ALTERNATIVES:
-            raise ConfigError(
-                f"objective.name = {name!r} asks for {samples} samples at each position; at most {MOST_ALTERNATIVES} "
-                "can be recorded: lower objective.M"
-            )
-        if engine.sampled_logprobs not in (0, samples):
-            raise ConfigError(
-                f"engine.sampled_logprobs = {engine.sampled_logprobs}, but objective.name = {name!r} needs {samples}: "
-                "leave engine.sampled_logprobs out"
-            )
-    size = _size(model) if "top" in needs or engine.top_logprobs else 0
-    if "top" in needs:
-        whole = objective.top is None
-        head = size if whole else objective.top
-        if whole and size > MOST_ALTERNATIVES:
-            raise ConfigError(
-                f"objective.name = {name!r} asks for the whole vocabulary at each position, which here has {size} "
-                f"tokens; at most {MOST_ALTERNATIVES} can be recorded. Use objective.estimator = 'mc' or 'topk'"
-            )
-        if not whole and head >= size:
-            raise ConfigError(
-                f"objective.name = {name!r} asks for the {head} likeliest tokens, but the vocabulary has {size}: lower "
-                "objective.K, or take the whole vocabulary with objective.estimator = 'full'"
-            )
-        if engine.top_logprobs not in (0, head):
-            raise ConfigError(
-                f"engine.top_logprobs = {engine.top_logprobs}, but objective.name = {name!r} needs {head}: leave "
-                "engine.top_logprobs out"
-            )
-    if engine.top_logprobs > size:
-        raise ConfigError(f"engine.top_logprobs = {engine.top_logprobs}: the model's vocabulary has {size} tokens")
-    return head or engine.top_logprobs, samples or engine.sampled_logprobs
-
-
-def _size(model: Path | int | None) -> int:
-    assert model is not None
-    return model if isinstance(model, int) else vocabulary_of(model)
-
-
 def _check_sampling(config: RunConfig) -> None:
     temperature, top_k = config.sampling.temperature, config.sampling.top_k
     if temperature < LEAST_TEMPERATURE or top_k == 1:
@@ -250,7 +200,7 @@ def _check_sampling(config: RunConfig) -> None:
         raise ConfigError(f"eval.temperature = {config.eval.temperature:g} is greedy in all but name: set 0")
 
 
-def _check_model(config: RunConfig, env: Any, objective: Any) -> None:
+def _check_model(config: RunConfig, mode: str, env: Any, objective: Any) -> None:
     if config.model not in ("tiny", "smollm2"):
         from stretto.models.resolve import check_directory, check_vocabulary
 
@@ -262,7 +212,7 @@ def _check_model(config: RunConfig, env: Any, objective: Any) -> None:
     size = None
     if config.engine.top_logprobs or "top" in objective.needs:
         size = _vocabulary(config, env)
-    recorded(config, objective, size)
+    check_engine(config, mode, objective, recorded(config, objective, size))
     if config.sampling.stop and config.model != "smollm2":  # its tokens are known when the model is there
         stop_ids(config.sampling.stop, tokenizer_of(config, env))
 
@@ -309,12 +259,3 @@ def _vocabulary(config: RunConfig, env: Any) -> int:
     if config.model == "tiny":
         return int(tokenizer_of(config, env).vocab_size)
     return vocabulary_of(Path(config.model).expanduser())
-
-
-def vocabulary_of(directory: Path) -> int:
-    """Tokens that the model in this directory gives a probability."""
-    description = json.loads((directory / "config.json").read_text())
-    size = description.get("vocab_size") or (description.get("text_config") or {}).get("vocab_size")
-    if not size:
-        raise ConfigError(f"{directory / 'config.json'} doesn't say vocab_size: how many tokens to record is unknown")
-    return int(size)

@@ -26,7 +26,8 @@ from stretto.observe.samples import expected, lines_of, ratios_of, sample_of, sp
 from stretto.pool.group import Group
 from stretto.pool.old_logprobs import OldLogprobs
 from stretto.rollout.types import SamplingParams
-from stretto.run.checks import recorded, stop_ids
+from stretto.run.checks import stop_ids
+from stretto.run.engine_needs import recorded
 from stretto.run.spec import OnProgress, RunSpec
 from stretto.runtime.context import RunContext
 from stretto.runtime.engine_pool import EnginePool

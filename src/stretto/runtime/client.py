@@ -177,6 +177,11 @@ class RolloutClient:
             prompt = np.concatenate([prompt, partial.tokens])
             sampling = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial.tokens))
         own = self.trains and (sampling.filters or sampling.temperature != self.sampling.temperature)
+        if own and not self.engine.handle.capabilities.distribution:
+            raise DataError(
+                f"trajectory {self.trajectory}: generate() was asked for {sampling}, but this kind of engine doesn't "
+                "record the distribution that a token was sampled from: sample as the run does, without top-k and top-p"
+            )
         return Request(
             next(self.engine.pool.ids),
             self.trajectory,

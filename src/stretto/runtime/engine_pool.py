@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 from stretto.data.trajectory import Completion
-from stretto.kernel.errors import ConfigError
+from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.kernel.events import EventLog
 from stretto.rollout.types import Request
 from stretto.runtime.pooled_engine import PooledEngine
@@ -68,9 +68,33 @@ class EnginePool:
                 engine.handle.abort([request])
                 return
 
+    async def move(self, request: int, to: PooledEngine) -> bool:
+        """Let a running request go on in another engine, with all it has; False: it is over. Raises ``StrettoError`` if
+        that one refuses it, and then it goes on as a new request."""
+        here = next((engine for engine in self if request in engine.open), None)
+        if here is None:
+            return False
+        try:
+            state = await here.handle.export(request)
+        except StrettoError:
+            if request in here.open:
+                raise
+            return False  # it finished meanwhile
+        entry = here.open.pop(request, None)
+        if entry is None:  # it was given up meanwhile
+            return False
+        to.open[request] = entry
+        try:
+            await to.handle.import_(state)
+        except StrettoError:
+            to.finished([(request, state.partial)])
+            raise
+        return True
+
     async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
         """What running requests have sampled so far, by id; ``settle`` and ``pause`` as ``EngineHandle.snapshot``."""
-        made = await asyncio.gather(*(engine.handle.snapshot(settle=settle, pause=pause) for engine in self))
+        told = [engine.handle for engine in self if engine.handle.capabilities.partial]
+        made = await asyncio.gather(*(handle.snapshot(settle=settle, pause=pause) for handle in told))
         return {request: completion for part in made for request, completion in part.items()}
 
     async def close(self) -> None:

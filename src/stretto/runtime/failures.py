@@ -6,12 +6,12 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component
 from stretto.data.trajectory import Trajectory
+from stretto.envs.base import Environment
 from stretto.kernel.errors import StrettoError, in_plugin, origin, trace
 
 FILE = "logs/tracebacks.txt"
@@ -56,7 +56,7 @@ def explained(error: BaseException, config: RunConfig, run: Path) -> StrettoErro
         return None
     files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     named = [(f"control.{hook}", rule.name) for hook, rule in config.control if isinstance(rule, Component)]
-    named += [("env", config.env.name), ("objective", config.objective.name)]
+    named += [("env", config.env.name), ("objective", config.objective.name), ("engine.kind", config.engine.kind)]
     named += [("reward", name) for name in reward_names(config.reward)]
     whose = next(
         (f"{where} {name!r}" for where, name in named if ":" in name
@@ -68,7 +68,7 @@ def explained(error: BaseException, config: RunConfig, run: Path) -> StrettoErro
     return StrettoError(f"{whose} raised {Failures(run).reason(error)}")
 
 
-def readable(env: Any, failures: Failures, tell: Callable[[str], Any]) -> Callable[[Trajectory], str]:
+def readable(env: Environment, failures: Failures, tell: Callable[[str], object]) -> Callable[[Trajectory], str]:
     """``env.text`` as what it is, a display: where it raises, ``tell`` hears so once, and a placeholder is shown."""
     told = False
 

@@ -14,7 +14,7 @@ import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import orjson
 import xxhash
@@ -27,7 +27,7 @@ from stretto.control.hooks import in_order
 from stretto.envs.base import Environment, Task
 from stretto.kernel.errors import CheckpointError
 
-Inputs = dict[str, dict[str, Any]]
+Inputs = dict[str, Mapping[str, object]]
 """Kind (``data``, ``prompts``, ``tokenizer``, ``model``, ``code``) -> what was hashed -> fingerprint, or a count;
 ``settings`` -> key -> value."""
 _TASKS = 16
@@ -40,10 +40,19 @@ _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "cha
 _MODEL = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 
 
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """An environment whose rows come from somewhere: what they are."""
+
+    def fingerprint(self, rows: int | None = None) -> dict[str, object]:
+        """Of the first so many rows, or of all: ``rows`` (how many) and ``content`` (their hash) at least."""
+        ...
+
+
 def take(config: RunConfig, env: Environment, model_dir: Path | None) -> Inputs:
     """Fingerprints of all that this run starts from; ``env`` is bound if ``model_dir`` is there."""
     found: Inputs = {"code": _code(config), "settings": _settings(config)}
-    if hasattr(env, "fingerprint"):
+    if isinstance(env, Fingerprinted):
         found["data"] = env.fingerprint()
     if model_dir is not None:
         found["tokenizer"] = _files(model_dir, _TOKENIZER)
@@ -83,7 +92,7 @@ def compare(run: Path, saved: Inputs, now: Inputs, env: Environment, accepted: C
     return sorted(told)
 
 
-def _compare_settings(run: Path, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _compare_settings(run: Path, saved: Mapping[str, object], now: Mapping[str, object]) -> None:
     """A run keeps these, whoever edits the file that holds them."""
     said = lambda values, key: json.dumps(values[key]) if key in values else "its default"  # noqa: E731
     changed = [
@@ -98,14 +107,14 @@ def _compare_settings(run: Path, saved: Mapping[str, Any], now: Mapping[str, Any
         )
 
 
-def _settings(config: RunConfig) -> dict[str, Any]:
+def _settings(config: RunConfig) -> dict[str, object]:
     """All settings that aren't defaults and that a resumed run keeps; where things lie doesn't matter."""
     whole = config.model_copy(deep=True)
     for hook, rule in in_order(whole).items():  # as a run's own file says it
         setattr(whole.control, hook, rule)
-    leaves: dict[str, Any] = {}
+    leaves: dict[str, object] = {}
 
-    def take_in(prefix: str, table: Mapping[str, Any]) -> None:
+    def take_in(prefix: str, table: Mapping[str, object]) -> None:
         for key, value in table.items():
             name = f"{prefix}{key}"
             if isinstance(value, Mapping) and value:
@@ -119,7 +128,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     return leaves
 
 
-def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def _differences(saved: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:
     for name in sorted(saved.keys() | now.keys()):
         if name not in now:
             yield f"{name} is gone"
@@ -129,14 +138,16 @@ def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
             yield f"{name} is not what it was"
 
 
-def _data(saved: Mapping[str, Any], now: Mapping[str, Any], env: Any) -> Iterator[str]:
+def _data(saved: Mapping[str, object], now: Mapping[str, object], env: object) -> Iterator[str]:
     """As people see it: rows that were appended are told from rows that were edited."""
     before, after = saved.get("rows"), now.get("rows")
     if saved == now:
         return
     if not isinstance(before, int) or not isinstance(after, int):
         yield from _differences(saved, now)
-    elif after > before and env.fingerprint(before)["content"] == saved.get("content"):
+    elif (
+        after > before and isinstance(env, Fingerprinted) and env.fingerprint(before)["content"] == saved.get("content")
+    ):
         yield f"{after} rows, {before} then: {after - before} were appended"
     elif after != before:
         yield f"{after} rows, {before} then, and what is common differs or was cut"
@@ -182,14 +193,15 @@ def _prompts(env: Environment) -> dict[str, str]:
     return {f"prompts and answers of the first {_TASKS} tasks": digest.hexdigest()}
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     """What JSON can't hold, as far as it is the same in each process."""
     return type(value).__qualname__
 
 
 def _code(config: RunConfig) -> dict[str, str]:
     """The files of the user's own modules."""
-    named: dict[str, str | None] = {"env.name": config.env.name, "objective.name": config.objective.name}
+    named: dict[str, str | None] = {"env.name": config.env.name, "objective.name": config.objective.name,
+                                    "engine.kind": config.engine.kind}  # fmt: skip
     named |= {f"reward {i}" if i else "reward": name for i, name in enumerate(reward_names(config.reward))}
     for hook in type(config.control).model_fields:
         named[f"control.{hook}.name"] = getattr(getattr(config.control, hook), "name", None)

@@ -18,6 +18,7 @@ from stretto.data.totals import Totals
 from stretto.data.trajectory import Completion
 from stretto.kernel.errors import StrettoError
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
+from stretto.rollout.capabilities import Capabilities
 from stretto.rollout.types import ExportedRequest, Request
 
 
@@ -66,9 +67,13 @@ class EngineSink(Protocol):
 class EngineHandle(ABC):
     """One engine of a run. ``name`` is its own in the run; ``sink`` is set before anything is asked.
 
+    A kind of engine is a subclass. Its constructor takes a ``kinds.EngineSpec`` and, as keywords, what
+    ``engine.options`` may say; ``capabilities`` says what it can do, and what it can't, no run that starts asks for.
     Nothing here blocks the event loop: what takes long is awaited. An engine serves nothing before its first ``load``.
-    What isn't overridden below ``close`` is refused by name.
     """
+
+    capabilities: Capabilities
+    """Of the class, so that a run which needs more is refused before anything starts."""
 
     at_once: ClassVar[bool] = False
     """Hand each request over when it is made, rather than together with the others of that turn of the event loop?"""

@@ -18,6 +18,7 @@ from stretto.data.totals import Totals
 from stretto.data.trajectory import Completion
 from stretto.kernel.waits import Waits
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
+from stretto.rollout.capabilities import IN_PROCESS
 from stretto.rollout.types import Engine, ExportedRequest, Report, Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
@@ -54,6 +55,8 @@ class PassiveLearner(Protocol):
 
 class InlineEngine(EngineHandle):
     """Drives a passive engine inside this loop. ``costs`` None: wall clock, no simulated time."""
+
+    capabilities = IN_PROCESS
 
     def __init__(self, name: str, engine: Engine, costs: CostModel | None, decode_steps: int) -> None:
         super().__init__(name)

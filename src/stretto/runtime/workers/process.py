@@ -19,6 +19,7 @@ from stretto.kernel.events import EventLog
 from stretto.kernel.supervised import Child
 from stretto.kernel.waits import Waits
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
+from stretto.rollout.capabilities import OWN_PROCESS
 from stretto.rollout.types import ExportedRequest, Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.requests import pack_requests
@@ -31,6 +32,8 @@ class ProcessEngine(EngineHandle):
     ``acquire`` starts a process. ``max_restarts`` > 0: a dead process is replaced, the newest weights are loaded again,
     and its requests go on. Otherwise its death fails the run.
     """
+
+    capabilities = OWN_PROCESS
 
     def __init__(
         self,

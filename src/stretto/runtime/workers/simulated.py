@@ -12,6 +12,7 @@ from typing import Any
 
 from stretto.data.trajectory import Completion
 from stretto.kernel.clock import Sleep
+from stretto.rollout.capabilities import MODELLED
 from stretto.rollout.types import Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
@@ -23,6 +24,7 @@ class SimulatedEngineHandle(EngineHandle):
     there is nothing to send."""
 
     at_once = True
+    capabilities = MODELLED
 
     def __init__(self, name: str, engine: SimulatedEngine, costs: CostModel) -> None:
         super().__init__(name)
