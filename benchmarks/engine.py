@@ -69,7 +69,9 @@ def ours(model: Any, prompts: list[np.ndarray], outputs: np.ndarray) -> Callable
         calls[0] += 1
         engine.add(
             [
-                Request(base + i, base + i, i, p.astype(np.int32), SamplingParams(max_new_tokens=int(o)))
+                Request(
+                    base + i, base + i, i, p.astype(np.int32), SamplingParams(max_new_tokens=int(o)), noise_key=base + i
+                )
                 for i, (p, o) in enumerate(zip(prompts, outputs, strict=True))
             ]
         )

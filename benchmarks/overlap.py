@@ -131,8 +131,8 @@ def requests_of(config: RunConfig, model_dir: Path, step: int) -> Any:
     n, g = config.prompts_per_step, config.group_size
     tasks = [env.task(step * n + i) for i in range(n)]
     return [
-        Request(step * n * g + i * g + k, step * n * g + i * g + k, step * n + i, task.prompt, sampling)
-        for i, task in enumerate(tasks) for k in range(g)
+        Request(id, id, step * n + i, task.prompt, sampling, noise_key=id)
+        for i, task in enumerate(tasks) for id in range(step * n * g + i * g, step * n * g + (i + 1) * g)
     ]  # fmt: skip
 
 

@@ -57,7 +57,10 @@ class GreedyAccuracy:
         first = self.version * len(self.tasks)
         self.version += 1
         self.engine.add(
-            [Request(first + i, first + i, first + i, task.prompt, self.sampling) for i, task in enumerate(self.tasks)]
+            [
+                Request(first + i, first + i, first + i, task.prompt, self.sampling, noise_key=first + i)
+                for i, task in enumerate(self.tasks)
+            ]
         )
         right = 0.0
         while self.engine.has_work:

@@ -90,7 +90,8 @@ async def main(steps: int, accuracy: float) -> list[float]:
 async def play(
     env: Arithmetic, engine: PooledEngine, sampling: SamplingParams, log: EventLog, batch: int
 ) -> Sequence[Trajectory]:
-    """All answers to the prompts of a batch, group after group. Ids are unique: sampling noise depends on them."""
+    """All answers to the prompts of a batch, group after group. Each has an id, and a noise key: what it samples is a
+    function of that and of the seed."""
     answers = []
     for group in range(batch * PROMPTS, (batch + 1) * PROMPTS):
         task = env.task(group)
@@ -103,8 +104,9 @@ async def answer(
 ) -> Trajectory:
     """One rollout: the environment asks the policy through its client, and scores what comes back."""
     client = RolloutClient(
-        trajectory=number, group=group, engine=engine, sampling=sampling, seed=SEED, scoring=InlineScoring(), log=log
-    )
+        trajectory=number, noise_key=number, group=group, engine=engine, sampling=sampling, seed=SEED,
+        scoring=InlineScoring(), log=log,
+    )  # fmt: skip
     return await env.rollout(client, task)
 
 

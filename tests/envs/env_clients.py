@@ -21,7 +21,7 @@ class ScriptedClient:
         self.turns = list(turns)
         self.eos = set(eos)
         self.scoring = scoring or InlineScoring()
-        self.record = Transcript(trajectory, 0)
+        self.record, self.noise_key = Transcript(trajectory, 0), trajectory
         self.sleeps: list[float] = []
         self.overrides: list[dict[str, Any]] = []
 
@@ -52,4 +52,4 @@ class ScriptedClient:
         self.sleeps.append(seconds)
 
     def uniform(self, *counter: int) -> float:
-        return (mix(7, self.record.trajectory, *counter) + 0.5) / 2.0**64
+        return (mix(7, self.noise_key, *counter) + 0.5) / 2.0**64

@@ -43,7 +43,7 @@ def trajectories(engine: TorchEngine, base: SamplingParams, turns: list[dict[str
         for k, overrides in enumerate(turns if i % 3 else turns[:1]):
             params = replace(base, **overrides)
             own = params.filters or params.temperature != base.temperature
-            engine.add([Request(10 * i + k, i, i // 3, transcript.tokens(), params, distribution=own)])
+            engine.add([Request(10 * i + k, i, i // 3, transcript.tokens(), params, distribution=own, noise_key=i)])
             done: dict[int, Any] = {}
             while not done:
                 done.update(engine.advance(3).finished)

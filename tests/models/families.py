@@ -145,7 +145,7 @@ def sampled(engine: TorchEngine, *, new: int = 30, **sampling: Any) -> list[Traj
     prompts = [rng.integers(3, VOCAB, n).astype(np.int32) for n in (2, 5, 5, 9, 14, 3)]
     prompts[2] = prompts[1]
     params = SamplingParams(max_new_tokens=new, **sampling)
-    engine.add([Request(i, i, 0, prompt, params) for i, prompt in enumerate(prompts)])
+    engine.add([Request(i, i, 0, prompt, params, noise_key=i) for i, prompt in enumerate(prompts)])
     done: dict[int, Any] = {}
     while len(done) < len(prompts):
         done.update(engine.advance(4).finished)

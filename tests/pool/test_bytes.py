@@ -103,7 +103,7 @@ def test_what_waits_for_late_rewards_counts_too_before_and_after_it_has_trained(
         for g in range(GROUPS):
             group, members = texts_and_members(g, length)
             for trajectory in members[: MEMBERS // 2]:  # views of their group now, whose other members wait for nothing
-                queue.add(PendingReward(trajectory, 0.0))
+                queue.add(PendingReward(trajectory, trajectory.id, 0.0))
             pool.add(group)
         for g in range(trained):
             queue.step_ended(pool.take([g]), g)

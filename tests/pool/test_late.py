@@ -25,7 +25,7 @@ def trajectory(id: int, reward: float = 0.5, n: int = 2) -> Trajectory:
 def queue_of(*ids: int, lifetime: int = 50) -> DelayedRewards:
     queue = DelayedRewards(lifetime)
     for id in ids:
-        queue.add(PendingReward(trajectory(id), 0.0))
+        queue.add(PendingReward(trajectory(id), id, 0.0))
     return queue
 
 
@@ -59,7 +59,7 @@ def test_every_promise_ends_once_whatever_happens(data: st.DataObject) -> None:
         some = [*sorted(pending()), 10_001]  # and one that nobody knows
         if event == "promise":
             id = next(fresh_ids)
-            queue.add(PendingReward(trajectory(id), 0.0))
+            queue.add(PendingReward(trajectory(id), id, 0.0))
             fate[id] = "pending"
         elif event == "mature":
             id = data.draw(st.sampled_from(some))

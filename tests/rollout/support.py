@@ -54,14 +54,16 @@ def engine(model: Any = None, max_num_seqs: int = 4, **options: Any) -> TorchEng
 def request(
     id: int, tokens: Sequence[int] | np.ndarray, max_new_tokens: int = 12, *, group: int = 0, **options: Any
 ) -> Request:
-    """A request whose trajectory has the id ``id`` too; sampling settings and record options by name."""
+    """A request whose trajectory has the id ``id``, which is its noise key, too; sampling settings and record options
+    by name."""
     rest = {
         name: options.pop(name)
         for name in ("version", "top_logprobs", "sampled_logprobs", "trajectory")
         if name in options
     }
     sampling = SamplingParams(max_new_tokens=max_new_tokens, **options)
-    return Request(id, rest.pop("trajectory", id), group, np.asarray(tokens, np.int32), sampling, **rest)
+    trajectory = rest.pop("trajectory", id)
+    return Request(id, trajectory, group, np.asarray(tokens, np.int32), sampling, **rest, noise_key=trajectory)
 
 
 def run(eng: TorchEngine, steps: int = 3) -> dict[int, Completion]:

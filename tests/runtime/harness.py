@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +17,7 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
 from stretto.control.version_pinning import may_pin
 from stretto.control.view import View
+from stretto.data.identity import noise_key
 from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
 from stretto.envs.scoring import InlineScoring
@@ -93,6 +95,17 @@ def trained(events: Sequence[Event]) -> list[int]:
     return out
 
 
+def keys(events: Sequence[Event]) -> dict[int, int]:
+    """The noise key of each trajectory, from where it was submitted."""
+    submitted: Counter[int] = Counter()
+    out = {}
+    for event in of(events, "Submitted"):
+        for id in event["traj"]:
+            out[id] = noise_key(event["group"], submitted[event["group"]])
+            submitted[event["group"]] += 1
+    return out
+
+
 def worst(events: Sequence[Event]) -> int:
     """The largest staleness of a trained token."""
     return max((e["staleness"]["max"] for e in of(events, "StepStart")), default=0)
@@ -162,7 +175,7 @@ class ChaoticEnvironment(SimulatedEnvironment):
     async def rollout(self, client: Client, task: Task) -> Trajectory:
         c = self._chaos
         transcript = client.transcript()
-        rng = random.Random(f"{c.seed}/{transcript.trajectory}")
+        rng = random.Random(f"{c.seed}/{client.noise_key}")
         transcript.observe(task.prompt)
         if c.early:
             await client.sleep(c.early * client.uniform(0), "reset")

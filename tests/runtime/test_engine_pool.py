@@ -30,7 +30,8 @@ from .stubs import Bench, up
 
 def request(pool: EnginePool, trajectory: int = 7, tokens: int = 4) -> Request:
     prompt = np.array([3, 4, 5], np.int32)
-    return Request(next(pool.ids), trajectory, 0, prompt, SamplingParams(max_new_tokens=tokens))
+    return Request(next(pool.ids), trajectory, 0, prompt, SamplingParams(max_new_tokens=tokens),
+                   noise_key=trajectory)  # fmt: skip
 
 
 def done(n: int = 1) -> Completion:

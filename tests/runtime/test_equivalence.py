@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from stretto.config.schema import RunConfig
 from stretto.data.columns import pack
+from stretto.data.identity import noise_key
 from stretto.data.trajectory import Transcript
 from stretto.kernel.events import read_events
 from stretto.learner.build import build_learner
@@ -22,7 +23,7 @@ from stretto.rollout.types import Request, SamplingParams
 from stretto.run.launch import launch
 
 from .dense import Dense, dense_reward
-from .harness import assert_clean, configure, of, tiny
+from .harness import assert_clean, configure, keys, of, tiny
 
 STEPS = 3
 ROUNDING = 1e-9
@@ -32,7 +33,7 @@ SIZE = 8
 
 @dataclass
 class Trained:
-    """What a trainer did: groups of each batch, reward of each trajectory, losses, final weights."""
+    """What a trainer did: groups of each batch, reward of each trajectory by its noise key, losses, final weights."""
 
     batches: list[list[int]]
     rewards: dict[int, float]
@@ -61,16 +62,17 @@ def synchronous(model: Path, config: RunConfig, out: Path) -> Trained:
         indices = [step * config.prompts_per_step + k for k in range(config.prompts_per_step)]
         if config.epochs is not None:  # one epoch of ``Finite``
             indices = [index for index in indices if index < SIZE]
-        prompts = {g * 1000 + k: env.task(g).prompt for g in indices for k in range(config.group_size)}
-        engine.add([Request(i * 1000, i, i // 1000, prompt, sampling) for i, prompt in prompts.items()])
+        members = {noise_key(g, k): g for g in indices for k in range(config.group_size)}
+        prompts = {i: env.task(g).prompt for i, g in members.items()}
+        engine.add([Request(i, i, members[i], prompt, sampling, noise_key=i) for i, prompt in prompts.items()])
         completions: dict[int, Any] = {}
         while engine.has_work:
             completions |= dict(engine.advance(1).finished)
         trajectories = []
         for i, prompt in prompts.items():
-            transcript = Transcript(i, i // 1000)
+            transcript = Transcript(i, members[i])
             transcript.observe(prompt)
-            completion = completions[i * 1000]
+            completion = completions[i]
             transcript.sample(completion)
             stopped = completion.finish == "stop"
             done.rewards[i] = dense_reward(completion.tokens[:-1] if stopped else completion.tokens)
@@ -90,9 +92,10 @@ def of_run(out: Path) -> Trained:
     """The same of a run's directory."""
     events = read_events(out)
     assert_clean(events)
+    key = keys(events)
     return Trained(
         [e["groups"] for e in of(events, "StepStart")],
-        {e["traj"]: e["reward"] for e in of(events, "TrajDone")},
+        {key[e["traj"]]: e["reward"] for e in of(events, "TrajDone")},
         [e["metrics"] for e in of(events, "StepEnd")],
         load_file(out / "model" / "model.safetensors"),
     )

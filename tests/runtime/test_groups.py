@@ -16,14 +16,14 @@ from stretto.runtime.failures import Failures
 from stretto.simulation.costs import CostModel
 from stretto.simulation.env import SimulatedEnvironment
 
-from .harness import Wired, assert_clean, configure, ledger, of, simulate, trained
+from .harness import Wired, assert_clean, configure, keys, ledger, of, simulate, trained
 
 SMALL = ("prompts_per_step=4", "group_size=2", "engine.max_num_seqs=8", "simulation.prompt_tokens=10",
          "simulation.lengths.kind=lognormal", "simulation.lengths.mean=40", "simulation.lengths.sigma=0.8")  # fmt: skip
 
 
 class Stuck(SimulatedEnvironment):
-    """Some rollouts never return."""
+    """Some rollouts never return, named by their noise keys: a thousand times the group, plus the number in it."""
 
     def __init__(self, costs: CostModel, bad: set[int]) -> None:
         super().__init__(costs)
@@ -31,7 +31,7 @@ class Stuck(SimulatedEnvironment):
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
         trajectory = await super().rollout(client, task)
-        if trajectory.id in self.bad:
+        if client.noise_key in self.bad:
             await client.sleep(1e8, "never")
         return trajectory
 
@@ -50,7 +50,8 @@ def test_a_rollout_that_never_returns_fails_at_its_deadline_and_the_step_complet
     assert events[-1]["reason"] == "done"
     over = {(e["traj"], e["what"], e["start"]) for e in of(events, "EnvDone")}
     hangs = [e for e in of(events, "EnvStarted") if (e["traj"], e["what"], e["t"]) not in over]
-    assert [(e["traj"], e["what"]) for e in hangs] == [(2001, "never")], "the log tells who hung where"
+    key = keys(events)
+    assert [(key[e["traj"]], e["what"]) for e in hangs] == [(2001, "never")], "the log tells who hung where"
 
 
 def test_a_group_closes_at_its_deadline_with_two_valid_members_or_fails_and_another_comes(tmp_path: Path) -> None:
@@ -62,7 +63,8 @@ def test_a_group_closes_at_its_deadline_with_two_valid_members_or_fails_and_anot
     events = Wired(config, tmp_path, env=Stuck(CostModel(config.simulation, 0), bad)).run()
     assert_clean(events)
     assert events[-1]["reason"] == "done"
-    assert {t for e in of(events, "TrajEnd") for t in e["traj"]} == bad | {2003}
+    key = keys(events)
+    assert {key[t] for e in of(events, "TrajEnd") for t in e["traj"]} == bad | {2003}
     groups = [g for e in of(events, "StepStart") for g in e["groups"]]
     assert 1 in groups
     assert 2 not in groups
@@ -75,7 +77,8 @@ def test_members_that_are_late_together_end_before_their_group_is_ready(tmp_path
     assert_clean(events)
     ends = [i for i, e in enumerate(events) if e["e"] == "TrajEnd"]
     (ready,) = [i for i, e in enumerate(events) if e["e"] == "GroupReady" and e["group"] == 2]
-    assert sorted(t for i in ends for t in events[i]["traj"]) == [2000, 2001]
+    key = keys(events)
+    assert sorted(key[t] for i in ends for t in events[i]["traj"]) == [2000, 2001]
     assert max(ends) < ready
     assert all(events[i]["reason"].endswith("it waited for its environment") for i in ends)
 
@@ -86,8 +89,10 @@ def test_a_member_that_is_late_is_replaced_while_its_group_has_time(tmp_path: Pa
                            f"deadlines.group_s={group_s}", "control.in_flight=pin")  # fmt: skip
         events = Wired(config, tmp_path, env=Stuck(CostModel(config.simulation, 0), {2001})).run()
         assert_clean(events)
-        assert {e["traj"][0] for e in of(events, "Submitted") if e.get("replaces") == 2001} == expected
-        assert expected <= set(trained(events))
+        key = keys(events)
+        again = [e for e in of(events, "Submitted") if "replaces" in e]
+        assert {key[e["traj"][0]] for e in again if key[e["replaces"]] == 2001} == expected
+        assert expected <= {key[t] for t in trained(events)}
     config = configure(*SMALL, "group_size=4", "lag_bound=1", "max_steps=2", "deadlines.rollout_s=100",
                        "workers.replace_failed=1")  # fmt: skip
     bad = {2001, *range(2004, 3000)}
@@ -165,7 +170,8 @@ class Various(SimulatedEnvironment):
     kinds = itertools.cycle((KeyError, ValueError, TypeError, LookupError))
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
-        number = (await super().rollout(client, task)).id
+        await super().rollout(client, task)
+        number = client.noise_key
         if number % 2:
             raise RuntimeError("the grader is down")
         raise next(self.kinds)(f"lost {number}")
@@ -184,7 +190,7 @@ class Odd(SimulatedEnvironment):
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
         trajectory = await super().rollout(client, task)
-        trajectory.reward = (float("nan"), "1", 1j, [1.0])[trajectory.id % 4]  # type: ignore[assignment]
+        trajectory.reward = (float("nan"), "1", 1j, [1.0])[client.noise_key % 4]  # type: ignore[assignment]
         return trajectory
 
 

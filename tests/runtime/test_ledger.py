@@ -46,7 +46,7 @@ class Absent(SimulatedEnvironment):
 
     async def rollout(self, client: Client, task: Task) -> Trajectory:
         trajectory = await super().rollout(client, task)
-        trajectory.reward = None if trajectory.id % 1000 == 0 else 1.0
+        trajectory.reward = None if client.noise_key % 1000 == 0 else 1.0
         return trajectory
 
 

@@ -118,7 +118,7 @@ def test_a_log_shorter_than_the_checkpoint_says_is_refused(run: Path) -> None:
 
 
 def snapshot(version: int) -> Snapshot:
-    return Snapshot(version, 7, 1.5, {}, [], [], {}, True)
+    return Snapshot(version, 7, 28, 1.5, {}, [], [], {}, True)
 
 
 def save(directory: Path, version: int, config: RunConfig) -> None:

@@ -90,7 +90,7 @@ def engine(model: Path) -> Iterator[Engine]:
 
 
 def request(id: int = 1) -> Request:
-    return Request(id, id, id, np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=40))
+    return Request(id, id, id, np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=40), noise_key=id)
 
 
 def test_a_flipped_byte_is_refused_and_the_old_version_stays(engine: Engine) -> None:

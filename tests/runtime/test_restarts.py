@@ -17,7 +17,7 @@ from .stubs import Bench, up
 
 
 def request(id: int) -> Request:
-    return Request(id, id, id, np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=4))
+    return Request(id, id, id, np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=4), noise_key=id)
 
 
 STAGED = SimpleNamespace(version=0)

@@ -107,7 +107,7 @@ def test_nothing_is_lost_or_told_twice(shapes: list[list[tuple[bool, int]]]) -> 
 
 def test_rows_that_come_back_for_a_late_reward_are_split_too() -> None:
     queue = DelayedRewards(9)
-    queue.add(PendingReward(TALK, 0.0))
+    queue.add(PendingReward(TALK, 4, 0.0))
     queue.take([4])
     queue.step_ended([Group.of(0, [TALK], 0, 0)], 1)
     queue.mature(4, 0.75)

@@ -31,7 +31,7 @@ def run(out: Path, *settings: str) -> tuple[dict[str, Any], list[Event]]:
 
 
 def request(i: int, length: int, prompt: int = 1) -> Request:
-    return Request(i, i, i, np.zeros(prompt, np.int32), SamplingParams(max_new_tokens=length))
+    return Request(i, i, i, np.zeros(prompt, np.int32), SamplingParams(max_new_tokens=length), noise_key=i)
 
 
 def engine(max_num_seqs: int = 8, mode: str = "keep", **simulation: float) -> SimulatedEngine:

@@ -32,7 +32,11 @@ class Task:
 
 
 class LateClient(Protocol):
-    """What a late reward may use: the client of a rollout, without the policy."""
+    """What a late reward may use: the client of a rollout, without the policy. ``noise_key`` is a number of the
+    trajectory's own that is the same in every run of this seed (its id isn't)."""
+
+    @property
+    def noise_key(self) -> int: ...
 
     async def call(self, function: Callable[..., T], *args: object, deadline_s: float | None = None) -> T:
         """Run a module-level function in a process that can be killed; raises what it raised, or
@@ -45,7 +49,7 @@ class LateClient(Protocol):
         ...
 
     def uniform(self, *counter: int) -> float:
-        """A uniform number in (0, 1): a function of (seed, trajectory, counter) alone."""
+        """A uniform number in (0, 1): a function of (seed, ``noise_key``, counter) alone."""
         ...
 
 

@@ -5,7 +5,8 @@ It lies in ``events.jsonl.gz`` (``stretto log RUN`` or ``zcat`` prints it), or w
 view are computed from this log alone. In virtual time a seed replays it byte for byte, so nothing in it may depend on
 the wall clock, on process ids or on paths.
 
-A trajectory's id is its group's times 1000 plus its number in the group.
+Trajectories are numbered 0, 1, ... in the order in which they are submitted, in the whole run; to which group one
+belongs is said in its Submitted. Those of evaluations have no events of their own.
 
 Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names and further fields:
 
@@ -81,8 +82,6 @@ _FLUSH_STEP = 16 << 10
 second to wait for."""
 _dumps = orjson.dumps
 Listener = Callable[[Event], Any]
-UNLOGGED = 1 << 40
-"""Trajectory ids from here on are those of evaluations: they have no events of their own."""
 
 
 def _heard(listeners: Iterable[Listener], name: str) -> tuple[Listener, ...]:

@@ -20,9 +20,9 @@ from stretto.kernel.jsonl import parse_jsonl
 
 Event = dict[str, Any]
 PLAIN, GZIP = "events.jsonl", "events.jsonl.gz"
-FORMAT = 3
+FORMAT = 4
 """Of the events, said in RunStart. 2: one FirstToken for all requests that an engine tells of at once. 3: max_num_seqs,
-and the hooks' names of today in ``rules``."""
+and the hooks' names of today in ``rules``. 4: trajectories are numbered through the run."""
 MALFORMED = "?"
 """Name of the event that stands for a line which isn't a JSON object."""
 _LEVEL = 1

@@ -112,7 +112,6 @@ class Checker(WorkRules, StepRules, WorkerRules):
         if s.started:
             self.bad("a second RunStart")
         s.started = True
-        self.numbered = event.get("format", 1) >= 2
         s.lag_bound, s.max_num_seqs = event["lag_bound"], event.get("max_num_seqs")
         s.batch, s.group_size = event.get("prompts_per_step"), event.get("group_size")
         s.max_steps, s.tasks = event.get("max_steps"), event.get("tasks")

@@ -15,8 +15,6 @@ REMEMBERED = 1 << 16
 """Ended trajectories that are known one by one; of older ones their groups are, so that a log may be of any length."""
 VERSIONS = 256
 """Versions that no open trajectory can have any more are forgotten once there are so many of them."""
-MEMBERS = 1000
-"""A trajectory's id is its group's times this plus its number in the group (since format 2)."""
 ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 
 
@@ -154,6 +152,8 @@ class State:
     """that were not skipped"""
     step: Event | None = None
     submitted: int = 0
+    newest: int = -1
+    """id of the trajectory that was submitted last: each gets a higher one"""
     ended: int = 0
     open: dict[int, Open] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)
@@ -194,6 +194,7 @@ class State:
             self.outstanding += 1
         group.open.add(id)
         self.submitted += 1
+        self.newest = id
         self.open[id] = Open(group, t)
 
     def close(self, id: int, ending: str) -> None:
@@ -267,7 +268,6 @@ class Rules:
         self.suppressed = 0
         self.state = State()
         self.name = ""
-        self.numbered = False
 
     def bad(self, message: str) -> None:
         """Record a violation at the current event."""
@@ -281,8 +281,14 @@ class Rules:
         found = self.state.open.get(id)
         if found is None:
             ending = self.state.closed.get(id)
-            self.bad(f"trajectory {id} {'was never submitted' if ending is None else f'has ended as {ending}'}")
+            known = "has ended" if self.ended_long_ago(id) else "was never submitted"
+            self.bad(f"trajectory {id} {known if ending is None else f'has ended as {ending}'}")
         return found
+
+    def ended_long_ago(self, id: int) -> bool:
+        """Was it submitted, and nothing is known of it any more?"""
+        s = self.state
+        return 0 <= id <= s.newest and id not in s.open and id not in s.closed
 
 
 def some(ids: Iterable[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stretto.observe.checker_state import ENDINGS, MEMBERS, SLACK_S, Engine, Event, Group, Open, Rules, some
+from stretto.observe.checker_state import ENDINGS, SLACK_S, Engine, Event, Group, Open, Rules, some
 
 
 class WorkRules(Rules):
@@ -24,10 +24,8 @@ class WorkRules(Rules):
         elif "replaces" in event:
             self._replaces(event, group)
         for traj in ids:
-            if traj in s.open or traj in s.closed:
-                self.bad(f"trajectory {traj} was submitted before")
-            elif self.numbered and traj // MEMBERS != id:
-                self.bad(f"trajectory {traj} is numbered as one of group {traj // MEMBERS}, not {id}")
+            if traj <= s.newest:
+                self.bad(f"trajectory {traj} was submitted before, or is numbered as if it were")
             else:
                 s.enter(traj, group, event["t"])
         if not fresh and "replaces" not in event:
@@ -183,7 +181,7 @@ class WorkRules(Rules):
         """May come after the trajectory was given up: what it waited for ends later."""
         id, what, start = event["traj"], event["what"], event["start"]
         if id not in self.state.open and id not in self.state.closed:
-            if self.numbered and id // MEMBERS in self.state.over:
+            if self.ended_long_ago(id):
                 return None
             return self.bad(f"trajectory {id} was never submitted")
         starts = self.state.env.get((id, what), [])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from stretto.data.trajectory import Trajectory
 from stretto.kernel.errors import InvariantError
 from stretto.pool.group import Group
 
+_NOISE_KEY = attrgetter("noise_key")
 _VIEW_BYTES = sys.getsizeof(np.empty(1)[:0])
 FRESH = -1
 """``trained_at`` of a trajectory that has not trained."""
@@ -31,11 +33,12 @@ FRESH = -1
 
 @dataclass(slots=True)
 class PendingReward:
-    """A trajectory that waits for its late reward. ``since``: when it was promised, seconds on the run's clock;
-    ``trained_at``: version of the step that trained it (``FRESH``: none yet); ``reward``: what has matured, or None;
-    ``columns``: its row, once it has trained and its group is gone."""
+    """A trajectory that waits for its late reward. ``noise_key``: what its client draws with; ``since``: when it was
+    promised, seconds on the run's clock; ``trained_at``: version of the step that trained it (``FRESH``: none yet);
+    ``reward``: what has matured, or None; ``columns``: its row, once it has trained and its group is gone."""
 
     trajectory: Trajectory
+    noise_key: int
     since: float
     trained_at: int = FRESH
     reward: float | None = None
@@ -60,7 +63,7 @@ class PendingReward:
 @dataclass(frozen=True, slots=True)
 class StepRewards:
     """What goes into one step: ``in_time`` {id: late reward} of its fresh trajectories, and the promises of those that
-    come back, by id."""
+    come back, by noise key."""
 
     in_time: dict[int, float]
     returned: list[PendingReward]
@@ -99,8 +102,8 @@ class DelayedRewards:
         self.promised = self.in_time + self.returned + self.dropped
 
     def pending(self) -> list[PendingReward]:
-        """All that are pending, by id."""
-        return [self._pending[id] for id in sorted(self._pending)]
+        """All that are pending, by noise key: an order that doesn't hang on who was submitted first."""
+        return sorted(self._pending.values(), key=_NOISE_KEY)
 
     def add(self, pending: PendingReward) -> None:
         """A trajectory waits for its late reward from now on. Raises ``InvariantError`` if it does already."""
@@ -132,17 +135,17 @@ class DelayedRewards:
     def expire(self, version: int) -> list[int]:
         """Drop what a step that starts at ``version`` would train more than ``lifetime`` steps late."""
         return self.drop([
-            id for id, p in sorted(self._pending.items())
+            p.trajectory.id for p in self.pending()
             if p.trained_at != FRESH and version - p.trained_at > self.lifetime
         ])  # fmt: skip
 
     def take(self, fresh: Collection[int]) -> StepRewards:
         """What goes into a step that trains the trajectories ``fresh``. They count as pending until it has ended."""
         members = set(fresh)
-        matured = [(id, p) for id, p in sorted(self._pending.items()) if p.reward is not None]
+        matured = [p for p in self.pending() if p.reward is not None]
         self._taken = StepRewards(
-            {id: p.reward for id, p in matured if id in members and p.reward is not None},
-            [p for _, p in matured if p.trained_at != FRESH],
+            {id: p.reward for p in matured if (id := p.trajectory.id) in members and p.reward is not None},
+            [p for p in matured if p.trained_at != FRESH],
         )
         return self._taken
 

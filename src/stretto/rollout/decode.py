@@ -42,7 +42,7 @@ class Segment:
     top: int
     sampled_logprobs: int
     support: bool
-    trajectories: NDArray[np.int64]
+    noise_keys: NDArray[np.int64]
     stops: NDArray[np.int64] | None
     bias: NDArray[Any]
     source: NDArray[np.int64] | None
@@ -180,7 +180,7 @@ class Decoder:
             RowSampling.of(kinds, forward.vocab, dtype).take(which),
             max([r.top_logprobs for r in requests]), max([r.sampled_logprobs for r in requests]),
             any(r.distribution and r.sampling.filters for r in requests),
-            np.array([r.trajectory for r in requests], np.int64), stops, bias, self._sources(seqs),
+            np.array([r.noise_key for r in requests], np.int64), stops, bias, self._sources(seqs),
         )  # fmt: skip
         segment.bounds = _bounds(length[: segment.decoded])
         return segment
@@ -221,7 +221,7 @@ class Decoder:
         extra_noise = None
         if segment.sampled_logprobs:
             streams = np.arange(1, segment.sampled_logprobs + 1)
-            extra_noise = uniforms(self.seed, segment.trajectories[:, None], at[:, None], streams)
+            extra_noise = uniforms(self.seed, segment.noise_keys[:, None], at[:, None], streams)
         flat = index * rows.capacity + at  # one flat index costs less than a pair of them, six times over
         out = sample(logits, segment.sampling, rows.noise.reshape(-1)[flat], segment.top, extra_noise,
                      segment.support)  # fmt: skip

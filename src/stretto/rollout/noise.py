@@ -1,4 +1,4 @@
-"""Sampling noise by counter: a uniform number is a function of (seed, trajectory, position, stream) alone.
+"""Sampling noise by counter: a uniform number is a function of (seed, noise key, position, stream) alone.
 
 No shared generator exists, so pausing, batching or moving a request can't change its tokens. The hash is an
 output of SplitMix64 per counter, chained. NumPy only: the orchestrator uses it too.
@@ -32,12 +32,13 @@ def hash_counters(seed: int, *counters: ArrayLike) -> NDArray[np.uint64]:
     return state
 
 
-def uniforms(seed: int, trajectory: ArrayLike, positions: ArrayLike, stream: ArrayLike = 0) -> NDArray[np.float64]:
+def uniforms(seed: int, keys: ArrayLike, positions: ArrayLike, stream: ArrayLike = 0) -> NDArray[np.float64]:
     """Uniform numbers in the open interval (0, 1), shaped like the broadcast counters (at least 1-d).
 
-    ``trajectory``, ``positions`` (absolute token positions) and ``stream`` are integers or integer arrays.
+    ``keys`` (trajectories' ``data.identity.noise_key``), ``positions`` (absolute token positions) and ``stream`` are
+    integers or integer arrays.
     """
-    return to_unit(hash_counters(seed, trajectory, stream, positions))
+    return to_unit(hash_counters(seed, keys, stream, positions))
 
 
 def to_unit(bits: NDArray[Any]) -> NDArray[np.float64]:

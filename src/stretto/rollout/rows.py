@@ -72,8 +72,8 @@ class Rows:
         at = _flat(rows, np.zeros_like(starts), starts)
         self.tokens[at] = np.concatenate([seq.request.tokens for seq in seqs])
         at = _flat(rows, starts, limits)
-        trajectories = np.array([seq.request.trajectory for seq in seqs])
-        self.noise[at] = uniforms(seed, np.repeat(trajectories, limits - starts), at[1])
+        keys = np.array([seq.request.noise_key for seq in seqs])
+        self.noise[at] = uniforms(seed, np.repeat(keys, limits - starts), at[1])
         self.length[rows], self.limit[rows] = starts, limits
         for seq, row in zip(seqs, free, strict=True):
             self.seqs[row], seq.row = seq, row

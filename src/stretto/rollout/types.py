@@ -47,9 +47,9 @@ class SamplingParams:
 class Request:
     """One completion to make; nobody changes it.
 
-    ``id`` is unique in the run. ``trajectory`` and the absolute token position address the sampling noise, so
-    ``tokens`` is everything the trajectory holds so far. ``group``: requests of one group with equal tokens
-    share their prefill. ``version`` pins the request to that version (None: whatever is loaded).
+    ``id`` is unique in the run. ``tokens`` is everything that ``trajectory`` holds so far: ``noise_key`` and the
+    absolute token position address the sampling noise. ``group``: requests of one group with equal tokens share their
+    prefill. ``version`` pins the request to that version (None: whatever is loaded).
     ``top_logprobs`` K records the K likeliest ids and log-probabilities at each position (``top_ids``,
     ``top_logprobs``); ``sampled_logprobs`` M records M independent samples (``sampled_ids``, ``sampled_logprobs``).
     ``distribution`` records what a learner needs to score the distribution that was sampled from
@@ -65,6 +65,7 @@ class Request:
     top_logprobs: int = 0
     sampled_logprobs: int = 0
     distribution: bool = False
+    noise_key: int = field(kw_only=True)
 
 
 @dataclass(slots=True)

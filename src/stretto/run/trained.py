@@ -211,7 +211,8 @@ class Conversation:
             raise DataError(f"the conversation has {len(ids)} tokens; with {self._sampling.max_new_tokens} new ones it "
                             f"is longer than {self._room}: start a new one, or lower --max-tokens")  # fmt: skip
         self._turn += 1
-        request = Request(self._turn, self._turn, self._turn, np.asarray(ids, np.int32), self._sampling)
+        turn = self._turn
+        request = Request(turn, turn, turn, np.asarray(ids, np.int32), self._sampling, noise_key=turn)
         self._engine.add([request])
         shown, answer = "", None
         while answer is None:

@@ -59,6 +59,7 @@ class RolloutClient:
         "current",
         "engine",
         "group",
+        "noise_key",
         "pin",
         "replay",
         "sampled_logprobs",
@@ -73,6 +74,7 @@ class RolloutClient:
         self,
         *,
         trajectory: int,
+        noise_key: int,
         group: int,
         engine: PooledEngine,
         sampling: SamplingParams,
@@ -87,6 +89,7 @@ class RolloutClient:
         logged: bool = True,
     ) -> None:
         self.trajectory, self.group, self.engine, self.sampling, self.seed = trajectory, group, engine, sampling, seed
+        self.noise_key = noise_key
         self.pin, self.replay, self.top_logprobs, self.sampled_logprobs = (
             pin,
             list(replay),
@@ -192,6 +195,7 @@ class RolloutClient:
             self.top_logprobs,
             self.sampled_logprobs,
             own,
+            noise_key=self.noise_key,
         )
 
     def _accept(self, transcript: Transcript, completion: Completion) -> Completion:
@@ -226,5 +230,5 @@ class RolloutClient:
         log.write({"e": "EnvDone", "t": log.now(), "traj": trajectory, "start": start, "what": what})
 
     def uniform(self, *counter: int) -> float:
-        """A number in (0, 1) that depends on (seed, trajectory, counter) alone."""
-        return ((mix(self.seed, self.trajectory, *counter) >> 11) + 0.5) * 2.0**-53
+        """A number in (0, 1) that depends on (seed, ``noise_key``, counter) alone."""
+        return ((mix(self.seed, self.noise_key, *counter) >> 11) + 0.5) * 2.0**-53

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from stretto.data.trajectory import Completion
 from stretto.kernel.components import said_where
 from stretto.kernel.errors import StrettoError, cause
 from stretto.pool.group import Group
@@ -132,10 +132,12 @@ class Dispatcher:
         for change in ctx.rules.elastic.decide(ctx.view):
             ctx.log.emit("RoleChanged", worker=change.engine, active=change.active)
 
-    def _client(self, trajectory: int, group: int, engine: PooledEngine, pin: int | None, replay: Any) -> RolloutClient:
+    def _client(
+        self, trajectory: int, key: int, group: int, engine: PooledEngine, pin: int | None, replay: Sequence[Completion]
+    ) -> RolloutClient:
         ctx = self._ctx
         return RolloutClient(
-            trajectory=trajectory, group=group, engine=engine, sampling=ctx.sampling, seed=self._c.seed,
+            trajectory=trajectory, noise_key=key, group=group, engine=engine, sampling=ctx.sampling, seed=self._c.seed,
             scoring=ctx.scoring, log=ctx.log, pin=pin, replay=replay, top_logprobs=ctx.top_logprobs,
             sampled_logprobs=ctx.sampled_logprobs, trains=True,
         )  # fmt: skip

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stretto.data.identity import evaluation_noise_key
 from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Environment, Task
-from stretto.kernel.events import UNLOGGED, EventLog
+from stretto.kernel.events import EventLog
 from stretto.rollout.types import SamplingParams
 from stretto.runtime.client import RolloutClient, Scoring
 from stretto.runtime.failures import Failures
 from stretto.runtime.pooled_engine import PooledEngine
 
-FIRST_ID = UNLOGGED  # trajectory ids of evaluations: far from those of training
 _ROUNDING = 1e-6
 
 
@@ -59,11 +59,14 @@ class Evaluator:
         start = now()
         (version,) = {engine.version for engine in engines}
         assert version is not None
-        base = FIRST_ID + version * len(self._tasks)  # of the version: a resumed run samples what it would have sampled
+        first = version * len(self._tasks)  # of the version: a resumed run samples what it would have sampled
         self._done, self._what = 0, f"evaluating version {version}"
         self._working(self._what, 0, len(self._tasks))
         results = await asyncio.gather(
-            *(self._play(base + i, task, engines[i % len(engines)]) for i, task in enumerate(self._tasks)),
+            *(
+                self._play(-1 - i, evaluation_noise_key(first + i), task, engines[i % len(engines)])
+                for i, task in enumerate(self._tasks)
+            ),
             return_exceptions=True,
         )
         played = [(task, r) for task, r in zip(self._tasks, results, strict=True) if isinstance(r, Trajectory)]
@@ -89,10 +92,10 @@ class Evaluator:
         )
         return accuracy
 
-    async def _play(self, trajectory: int, task: Task, engine: PooledEngine) -> Trajectory:
+    async def _play(self, trajectory: int, noise_key: int, task: Task, engine: PooledEngine) -> Trajectory:
         client = RolloutClient(
-            trajectory=trajectory, group=trajectory, engine=engine, sampling=self._sampling, seed=self._seed,
-            scoring=self._scoring, log=self._silent, logged=False,
+            trajectory=trajectory, noise_key=noise_key, group=trajectory, engine=engine, sampling=self._sampling,
+            seed=self._seed, scoring=self._scoring, log=self._silent, logged=False,
         )  # fmt: skip
         try:
             async with asyncio.timeout(self._deadline_s):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.control.hooks import Rules
+from stretto.data.identity import noise_key
 from stretto.data.trajectory import Completion, Trajectory
 from stretto.envs.base import Environment, Task
 from stretto.envs.verifiers import normalize
@@ -24,8 +25,9 @@ from stretto.kernel.timeout_queue import TimeoutQueue
 from stretto.pool.group import Group
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.failures import Failures
-from stretto.runtime.members import MEMBERS, GroupLimits, Member, RunningGroup
+from stretto.runtime.members import GroupLimits, Member, RunningGroup
 from stretto.runtime.pooled_engine import PooledEngine
+from stretto.runtime.saved import SavedGroup
 
 _id = attrgetter("id")
 
@@ -33,11 +35,11 @@ _id = attrgetter("id")
 class Groups:
     """All running groups.
 
-    ``make_client(trajectory, group, engine, pin, replay)`` builds a client; ``ended()`` hears of each trajectory
-    that stops running, whatever became of it; ``ready(group)`` takes a finished one;
+    ``make_client(trajectory, noise_key, group, engine, pin, replay)`` builds a client; ``ended()`` hears of each
+    trajectory that stops running, whatever became of it; ``ready(group)`` takes a finished one;
     ``failed(group_id, reason, why)`` hears of a group that trains nothing, and why how many of its members failed (no
-    reason: the filter dropped it, and why);
-    ``fatal(error)`` ends the run; ``promised(task, trajectory)`` hears of one that waits for a late reward.
+    reason: the filter dropped it, and why); ``fatal(error)`` ends the run; ``promised(task, trajectory, noise_key)``
+    hears of one that waits for a late reward.
     """
 
     def __init__(
@@ -53,13 +55,14 @@ class Groups:
         ready: Callable[[Group], None],
         failed: Callable[[int, str, Counter[str]], None],
         fatal: Callable[[BaseException], None],
-        promised: Callable[[Task, Trajectory], None] | None = None,
+        promised: Callable[[Task, Trajectory, int], None] | None = None,
     ) -> None:
         self._promised = promised
         self._env, self._limits, self._rules, self._log = env, limits, rules, log
         self._version, self._make_client = version, make_client
         self._ended, self._ready, self._failed, self._fatal = ended, ready, failed, fatal
         self.running: dict[int, RunningGroup] = {}
+        self.next_trajectory = 0
         self._loop = asyncio.get_running_loop()
         self._failures = Failures(log.directory)
         self._member_timeouts = TimeoutQueue(self._loop, limits.rollout_s, self._members_late)
@@ -70,35 +73,32 @@ class Groups:
     def start(self, task: Task, engine: PooledEngine, version: int, pin: int | None) -> None:
         """Submit a group: all its members start now."""
         group = RunningGroup(task.index, task, version, engine, pin, created=self._limits.size)
-        ids = [group.id * MEMBERS + k for k in range(self._limits.size)]
+        ids = self._number(self._limits.size)
         self._open(group)
         self._log.emit("Submitted", group=group.id, task=task.index, traj=ids, engine=engine.name, version=version,
                        **group.pin_field)  # fmt: skip
-        for trajectory in ids:
-            self._start_member(group, trajectory, ())
+        for k, trajectory in enumerate(ids):
+            self._start_member(group, trajectory, noise_key(group.id, k), ())
 
-    def restart(
-        self,
-        task: Task,
-        engine: PooledEngine,
-        version: int,
-        pin: int | None,
-        done: Sequence[Trajectory],
-        open_: dict[int, list[Completion]],
-        replaced: int,
-        created: int,
-    ) -> None:
-        """Go on with a group of a checkpoint: ``done`` members are finished, ``open_`` ones replay what they had."""
-        group = RunningGroup(task.index, task, version, engine, pin, replaced=replaced, created=created)
+    def restart(self, task: Task, engine: PooledEngine, version: int, pin: int | None, saved: SavedGroup) -> None:
+        """Go on with a group of a checkpoint: its open members replay what they had."""
+        group = RunningGroup(task.index, task, version, engine, pin, replaced=saved.replaced, created=saved.created)
         self._open(group)
-        self._log.emit("Restarted", group=group.id, traj=list(open_), engine=engine.name, version=version,
-                       **group.pin_field)  # fmt: skip
-        for trajectory in done:
-            client = self._make_client(trajectory.id, group.id, engine, pin, ())
-            tokens = trajectory.policy_tokens
-            group.members.append(Member(trajectory.id, client, result=trajectory, over=True, tokens=tokens))
-        for trajectory_id, replay in open_.items():
-            self._start_member(group, trajectory_id, replay)
+        self._log.emit("Restarted", group=group.id, traj=[m.trajectory for m in saved.open], engine=engine.name,
+                       version=version, **group.pin_field)  # fmt: skip
+        for m in saved.members:
+            if m.result is None:
+                self._start_member(group, m.trajectory, m.noise_key, m.completions)
+            else:
+                client = self._make_client(m.trajectory, m.noise_key, group.id, engine, pin, ())
+                done = Member(m.trajectory, client, result=m.result, over=True, tokens=m.result.policy_tokens)
+                group.members.append(done)
+
+    def _number(self, n: int) -> list[int]:
+        """Ids of the next ``n`` trajectories of the run."""
+        first = self.next_trajectory
+        self.next_trajectory += n
+        return list(range(first, first + n))
 
     def _open(self, group: RunningGroup) -> None:
         if group.pin is not None:
@@ -108,8 +108,8 @@ class Groups:
         group.deadlines.append(self._member_timeouts.add(group))
         group.deadline = self._group_timeouts.add(group)
 
-    def _start_member(self, group: RunningGroup, trajectory: int, replay: Sequence[Completion]) -> None:
-        client = self._make_client(trajectory, group.id, group.engine, group.pin, replay)
+    def _start_member(self, group: RunningGroup, trajectory: int, key: int, replay: Sequence[Completion]) -> None:
+        client = self._make_client(trajectory, key, group.id, group.engine, group.pin, replay)
         member = Member(trajectory, client, start=self._loop.time())
         group.members.append(member)
         group.open += 1
@@ -193,7 +193,7 @@ class Groups:
                         f"environment {type(self._env).__name__}: trajectory {trajectory.id} promises a late reward, "
                         "but the objective takes none. Use objective.name = 'rac', or let it finish with late=False"
                     )
-                self._promised(group.task, trajectory)
+                self._promised(group.task, trajectory, member.client.noise_key)
             self._maybe_close(group)
 
     def _leave_out(self, trajectory: Trajectory, bad: NDArray[np.bool_], engine: str) -> None:
@@ -218,12 +218,12 @@ class Groups:
         time_left = self._loop.time() < group.until - 1e-6
         if time_left and group.replaced < self._limits.replace_failed * self._limits.size:
             group.replaced += 1
-            trajectory = group.id * MEMBERS + group.created
+            (trajectory,), key = self._number(1), noise_key(group.id, group.created)
             group.created += 1
             self._log.emit("Submitted", group=group.id, task=group.task.index, traj=[trajectory],
                            engine=group.engine.name, version=group.version, replaces=member.trajectory,
                            **group.pin_field)  # fmt: skip
-            self._start_member(group, trajectory, ())
+            self._start_member(group, trajectory, key, ())
             group.deadlines.append(self._member_timeouts.add(group))
 
     def _fail(self, group: RunningGroup, member: Member, reason: str, tokens: int) -> None:

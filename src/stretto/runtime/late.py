@@ -37,8 +37,8 @@ _MOST_FAILURES = 16
 class LateCall:
     """The ``LateClient`` of one promise. ``waited_s``: what it had waited before a resume."""
 
-    def __init__(self, trajectory: int, seed: int, scoring: Any, waited_s: float) -> None:
-        self._trajectory, self._seed, self._scoring, self._credit_s = trajectory, seed, scoring, waited_s
+    def __init__(self, noise_key: int, seed: int, scoring: Any, waited_s: float) -> None:
+        self.noise_key, self._seed, self._scoring, self._credit_s = noise_key, seed, scoring, waited_s
 
     async def call(self, function: Callable[..., Any], *args: Any, deadline_s: float | None = None) -> Any:
         """Run a function where it can be killed."""
@@ -54,8 +54,8 @@ class LateCall:
             await asyncio.sleep(0)
 
     def uniform(self, *counter: int) -> float:
-        """A number in (0, 1) that depends on (seed, trajectory, counter) alone; none that the rollout drew."""
-        return ((mix(self._seed, self._trajectory, _STREAM, *counter) >> 11) + 0.5) * 2.0**-53
+        """A number in (0, 1) that depends on (seed, ``noise_key``, counter) alone; none that the rollout drew."""
+        return ((mix(self._seed, self.noise_key, _STREAM, *counter) >> 11) + 0.5) * 2.0**-53
 
 
 class LateRewards:
@@ -87,10 +87,10 @@ class LateRewards:
 
     # promises
 
-    def promised(self, task: Task, trajectory: Trajectory) -> None:
+    def promised(self, task: Task, trajectory: Trajectory, noise_key: int) -> None:
         """This trajectory is complete, but for a reward that comes later."""
         since = self._log.emit("LatePending", traj=trajectory.id)
-        self._wait(task, PendingReward(trajectory, since))
+        self._wait(task, PendingReward(trajectory, noise_key, since))
 
     def restore(self, rewards: Iterable[PendingReward], counts: Mapping[str, int]) -> None:
         """Go on with those of a checkpoint, whose ledger was ``counts``; what hasn't matured is asked for anew."""
@@ -106,7 +106,7 @@ class LateRewards:
     async def _get(self, task: Task, pending: PendingReward) -> None:
         trajectory = pending.trajectory
         waited_s = max(0.0, self._log.now() - pending.since)
-        client = LateCall(trajectory.id, self._seed, self._scoring, waited_s)
+        client = LateCall(pending.noise_key, self._seed, self._scoring, waited_s)
         try:
             async with asyncio.timeout(max(0.0, self._late_s - waited_s)) as limit:
                 reward = await self._env.late_reward(client, task, trajectory)  # type: ignore[attr-defined]

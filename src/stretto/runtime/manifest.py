@@ -39,8 +39,8 @@ from stretto.runtime.inputs import Inputs, prompt_of
 from stretto.runtime.members import RunningGroup, snapshot_member
 from stretto.runtime.saved import SavedGroup, late_rewards, ready_groups, running_group
 
-FORMAT = 3
-"""2: late rewards. 3: today's names of records and settings."""
+FORMAT = 4
+"""2: late rewards. 3: today's names of records and settings. 4: trajectories are numbered through the run."""
 _FINISH = ("stop", "length", "aborted")
 _NAME = re.compile(r"step-(\d+)(?:\.(\d+))?$")
 _OLD = "old_logprobs.safetensors"
@@ -52,6 +52,7 @@ class Snapshot:
 
     version: int
     next_task: int
+    next_trajectory: int
     clock_s: float
     offsets: dict[str, int]
     ready: list[Group]
@@ -70,6 +71,7 @@ class Restored:
 
     version: int
     next_task: int
+    next_trajectory: int
     clock_s: float
     offsets: dict[str, int]
     learner_dir: Path
@@ -125,23 +127,27 @@ async def save_checkpoint(
 def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
     done, saved_members, running = [], [], []
     for group in state.running:
-        finished = [m.result for m in group.members if m.result is not None]
-        open_members = []
-        for member in group.members:
-            if member.over:
+        members = []
+        for member in sorted(group.members, key=lambda m: not m.over):  # finished ones first
+            completions: list[Completion] = []
+            if member.result is not None:
+                done.append(member.result)
+            elif member.over:
                 continue
-            completions = snapshot_member(member, state.partial_completions) if state.keep_partial else []
-            open_members.append({"trajectory": member.trajectory, "completions": len(completions)})
+            elif state.keep_partial:
+                completions = snapshot_member(member, state.partial_completions)
+            members.append({"trajectory": member.trajectory, "noise_key": member.client.noise_key,
+                            "done": member.over, "completions": len(completions)})  # fmt: skip
             saved_members += [(member.trajectory, c) for c in completions]
-        done += finished
         running.append(
             {"id": group.id, "version": group.version, "replaced": group.replaced, "created": group.created,
-             "done": len(finished), "open": open_members, "prompt": prompt_of(group.task), "pin": group.pin}
+             "members": members, "prompt": prompt_of(group.task), "pin": group.pin}
         )  # fmt: skip
     manifest = {
         "format": FORMAT,
         "version": state.version,
         "next_task": state.next_task,
+        "next_trajectory": state.next_trajectory,
         "clock_s": state.clock_s,
         "offsets": state.offsets,
         "ready": [
@@ -150,12 +156,13 @@ def _describe(state: Snapshot) -> tuple[dict[str, Columns], dict[str, Any]]:
         ],
         "running": running,
         "late": [
-            {"trajectory": p.trajectory.id, "since": p.since, "trained_at": p.trained_at, "reward": p.reward}
+            {"trajectory": p.trajectory.id, "noise_key": p.noise_key, "since": p.since, "trained_at": p.trained_at,
+             "reward": p.reward}
             for p in state.late
         ],
         "late_counts": state.late_counts,
         "inputs": state.inputs,
-    }
+    }  # fmt: skip
     partial = pack_completions(saved_members)
     if saved_members:
         partial["finish"] = np.array([_FINISH.index(c.finish) for _, c in saved_members], np.int8)
@@ -247,6 +254,7 @@ def load_checkpoint(path: Path) -> Restored:
         return Restored(
             version=manifest["version"],
             next_task=manifest["next_task"],
+            next_trajectory=manifest["next_trajectory"],
             clock_s=manifest["clock_s"],
             offsets=manifest["offsets"],
             learner_dir=path / "learner",

@@ -11,8 +11,6 @@ from stretto.envs.base import Task
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.pooled_engine import PooledEngine
 
-MEMBERS = 1000  # trajectory ids: group * MEMBERS + a counter of the group's trajectories
-
 
 @dataclass(slots=True, eq=False)
 class Member:
@@ -41,7 +39,7 @@ class RunningGroup:
     open: int = 0
     replaced: int = 0
     created: int = 0
-    """Trajectories submitted so far; the next one's number."""
+    """Trajectories submitted so far; the next one's number in the group."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Why members failed."""
     deadlines: list[int] = field(default_factory=list)

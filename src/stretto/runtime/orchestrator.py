@@ -46,6 +46,7 @@ class Orchestrator:
         self._dispatcher = Dispatcher(context, lambda: self._published, self.fail)
         if restored is not None:
             self._dispatcher.next_task = restored.next_task
+            self._dispatcher.groups.next_trajectory = restored.next_trajectory
         self._publisher = Publisher(
             context.engines.by_name, context.rules.publish, context.view, context.log, context.waits, self._c.deadlines,
             self._c.control.in_flight,

@@ -28,6 +28,7 @@ async def checkpoint(ctx: RunContext, dispatcher: Dispatcher) -> None:
         return Snapshot(
             version=ctx.view.version,
             next_task=dispatcher.next_task,
+            next_trajectory=dispatcher.groups.next_trajectory,
             clock_s=ctx.log.run_time(asyncio.get_running_loop().time()),
             offsets={**ctx.log.seal(), **ctx.offsets()},
             ready=dispatcher.pool.groups(),
@@ -72,12 +73,9 @@ def restore_groups(ctx: RunContext, dispatcher: Dispatcher, restored: Restored) 
         pin = None
         if saved.pin is not None or ctx.config.control.in_flight == "pin":
             pin = dispatcher.pin_on(engine)
-        open_ = {i: [] if saved.pin is not None else completions for i, completions in saved.open.items()}
-        fresh = not saved.done and not any(open_.values())
-        dispatcher.groups.restart(
-            task, engine, engine.version if fresh else saved.version, pin, saved.done,
-            open_, saved.replaced, saved.created,
-        )  # fmt: skip
+        left = saved if saved.pin is None else saved.from_scratch()
+        fresh = not left.done and not any(m.completions for m in left.open)
+        dispatcher.groups.restart(task, engine, engine.version if fresh else saved.version, pin, left)
 
 
 def _other_prompt(ctx: RunContext, saved: SavedGroup) -> None:
@@ -102,5 +100,4 @@ def _kept(restored: Restored) -> Iterator[int]:
     for group in restored.ready:
         yield from group.ids
     for saved in restored.running:
-        yield from (t.id for t in saved.done)
-        yield from (i for i, completions in saved.open.items() if completions)
+        yield from (m.trajectory for m in saved.members if m.result is not None or m.completions)

@@ -85,42 +85,42 @@ class CostModel:
         """Transfer and load of one version on one engine."""
         return self.simulation.publish_s
 
-    def of_trajectory(self, trajectory: int) -> TrajectoryTimes:
+    def of_trajectory(self, noise_key: int) -> TrajectoryTimes:
         """What is sampled for this trajectory."""
-        return TrajectoryTimes(self, trajectory)
+        return TrajectoryTimes(self, noise_key)
 
-    def env_s(self, trajectory: int, turn: int) -> float:
+    def env_s(self, noise_key: int, turn: int) -> float:
         """Environment latency after a turn."""
-        return TrajectoryTimes(self, trajectory).env_s(turn)
+        return TrajectoryTimes(self, noise_key).env_s(turn)
 
-    def length(self, trajectory: int, turn: int) -> int:
+    def length(self, noise_key: int, turn: int) -> int:
         """Response tokens (simulate)."""
-        return TrajectoryTimes(self, trajectory).length(turn)
+        return TrajectoryTimes(self, noise_key).length(turn)
 
-    def reward(self, trajectory: int) -> float:
+    def reward(self, noise_key: int) -> float:
         """Reward 0 or 1 (simulate)."""
-        u = _share(mix_on(self.streams[2], trajectory, 0))
+        u = _share(mix_on(self.streams[2], noise_key, 0))
         return float(u < self.simulation.reward_probability)
 
-    def late_s(self, trajectory: int) -> float:
+    def late_s(self, noise_key: int) -> float:
         """How long after its trajectory a late reward comes."""
-        return self._late_sampler(_share(mix_on(self.streams[4], trajectory, 0)))
+        return self._late_sampler(_share(mix_on(self.streams[4], noise_key, 0)))
 
-    def fails(self, trajectory: int) -> bool:
+    def fails(self, noise_key: int) -> bool:
         """Does this rollout fail?"""
         p = self.simulation.failure_probability
-        return p > 0 and _share(mix_on(self.streams[3], trajectory, 0)) < p
+        return p > 0 and _share(mix_on(self.streams[3], noise_key, 0)) < p
 
 
 class TrajectoryTimes:
-    """Lengths and latencies of one trajectory: functions of (seed, trajectory, turn)."""
+    """Lengths and latencies of one trajectory: functions of (seed, noise key, turn)."""
 
     __slots__ = ("_constant_env_s", "_env", "_env_sampler", "_length", "_length_sampler")
 
-    def __init__(self, costs: CostModel, trajectory: int) -> None:
+    def __init__(self, costs: CostModel, noise_key: int) -> None:
         self._env_sampler, self._length_sampler = costs.env_sampler, costs.length_sampler
         self._constant_env_s = costs.constant_env_s
-        self._env, self._length = mix_on(costs.streams[0], trajectory), mix_on(costs.streams[1], trajectory)
+        self._env, self._length = mix_on(costs.streams[0], noise_key), mix_on(costs.streams[1], noise_key)
 
     def env_s(self, turn: int) -> float:
         """Environment latency after a turn."""

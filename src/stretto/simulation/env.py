@@ -44,16 +44,16 @@ class SimulatedEnvironment:
         """``simulation.turns`` turns of sampled length with sampled latency after each."""
         transcript = client.transcript()
         transcript.observe(task.prompt)
-        costs, trajectory = self._costs, transcript.trajectory
-        times = costs.of_trajectory(trajectory)
+        costs, key = self._costs, client.noise_key
+        times = costs.of_trajectory(key)
         for turn in range(costs.simulation.turns):
             await client.generate(transcript, max_new_tokens=times.length(turn))
             wait_s = times.env_s(turn)
             if wait_s > 0:
                 await client.sleep(wait_s, "environment")
-        if costs.fails(trajectory):
+        if costs.fails(key):
             raise SimulatedFailure("simulation.failure_probability")
-        return transcript.finish(costs.reward(trajectory))
+        return transcript.finish(costs.reward(key))
 
     def text(self, trajectory: Trajectory) -> str:
         """There is none."""
@@ -72,15 +72,15 @@ class DelayedEnvironment:
     async def rollout(self, client: Client, task: Task) -> Trajectory:
         """The real rollout, then the sampled latency."""
         trajectory = await self._env.rollout(client, task)
-        wait_s = self._costs.env_s(trajectory.id, 0)
+        wait_s = self._costs.env_s(client.noise_key, 0)
         if wait_s > 0:
             await client.sleep(wait_s, "scoring")
-        if self._costs.fails(trajectory.id):
+        if self._costs.fails(client.noise_key):
             raise SimulatedFailure("simulation.failure_probability")
         return trajectory
 
     async def late_reward(self, client: LateClient, task: Task, trajectory: Trajectory) -> float | None:
         """The real late reward, after a sampled delay of its own."""
-        await client.sleep(self._costs.late_s(trajectory.id), "late reward")
+        await client.sleep(self._costs.late_s(client.noise_key), "late reward")
         late: float | None = await self._env.late_reward(client, task, trajectory)  # type: ignore[attr-defined]
         return late

@@ -30,9 +30,8 @@ def pack_requests(requests: Sequence[Request]) -> Packed:
         if which is None:
             which = sampling[id(r.sampling)] = len(params)
             params.append(r.sampling)
-        rows.append(
-            (r.id, r.trajectory, r.group, at, which, r.version, r.top_logprobs, r.sampled_logprobs, r.distribution)
-        )
+        rows.append((r.id, r.trajectory, r.noise_key, r.group, at, which, r.version, r.top_logprobs, r.sampled_logprobs,
+                     r.distribution))  # fmt: skip
     return arrays, params, rows
 
 
@@ -40,6 +39,6 @@ def unpack_requests(packed: Packed) -> list[Request]:
     """The requests again; those with equal tokens share one array."""
     arrays, params, rows = packed
     return [
-        Request(id, trajectory, group, arrays[at], params[which], *rest)
-        for id, trajectory, group, at, which, *rest in rows
+        Request(id, trajectory, group, arrays[at], params[which], *rest, noise_key=noise_key)
+        for id, trajectory, noise_key, group, at, which, *rest in rows
     ]
