@@ -27,7 +27,7 @@ def view_of(
         }
     )  # fmt: skip
     for i in range(engines):
-        view({"e": "WorkerUp", "worker": f"engine-{i}"})
+        view({"e": "WorkerUp", "worker": f"engine-{i}", "role": "engine"})
         view({"e": "Loaded", "worker": f"engine-{i}", "version": 0})
     return view
 

@@ -12,12 +12,13 @@ from stretto.config.schema import RunConfig
 from stretto.control.admission import Slots
 from stretto.control.batch import Fifo, SubmissionOrder
 from stretto.control.filter import ZeroVariance
-from stretto.control.hooks import HOOKS, UNHEARD, build_rules
+from stretto.control.hooks import HOOKS, UNHEARD, RoleChange, build_rules
 from stretto.control.pool import DropOldest
 from stretto.control.publish import EveryK
 from stretto.control.router import LeastLoaded
 from stretto.control.version_pinning import Pinned
 from stretto.control.view import View
+from stretto.data.identity import Role
 from stretto.kernel.errors import ConfigError
 
 from .drive import complete, end_step, start_step, submit, view_of
@@ -104,13 +105,36 @@ def test_the_router_takes_the_least_loaded_engine_of_an_admissible_version() -> 
     assert route(view, [0, 1]) == "engine-2", "among equals the newest version"
     assert route(view, [0]) == "engine-1"
     assert route(view, []) is None
-    view({"e": "WorkerDown", "worker": "engine-2"})
-    view({"e": "RoleChanged", "worker": "engine-1", "active": False})
+    view({"e": "WorkerDown", "worker": "engine-2", "role": "engine"})
+    view({"e": "RoleChanged", "worker": "engine-1", "role": "standby"})
     assert route(view, [0, 1]) == "engine-0"
-    view({"e": "WorkerUp", "worker": "engine-2"})
+    view({"e": "WorkerUp", "worker": "engine-2", "role": "engine"})
     assert route(view, [0, 1]) == "engine-0", "it has no version yet"
     view({"e": "Loaded", "worker": "engine-2", "version": 1})
     assert route(view, [0, 1]) == "engine-2"
+
+
+def test_a_role_is_said_and_liveness_is_another_matter() -> None:
+    view = view_of(lag_bound=3, batch=1)
+    for name, role in (("w", "engine"), ("engine-9", "scoring"), ("engine-8", "learner"), ("x", "standby")):
+        view({"e": "WorkerUp", "worker": name, "role": role})
+        view({"e": "Loaded", "worker": name, "version": 0})
+    assert [*view.engines] == ["engine-0", "w", "x"], "whatever a worker is called"
+    assert [name for *_, name in view.by_load] == ["engine-0", "w"]
+    view({"e": "WorkerDown", "worker": "w", "role": "engine"})
+    view({"e": "RoleChanged", "worker": "w", "role": "standby"})
+    view({"e": "RoleChanged", "worker": "w", "role": "engine"})
+    assert (view.engines["w"].up, view.engines["w"].role) == (False, Role.ENGINE)
+    assert [name for *_, name in view.by_load] == ["engine-0"], "a role revives nobody"
+    assert "w" not in EveryK(1).engines(view)
+    view({"e": "RoleChanged", "worker": "w", "role": "standby"})
+    view({"e": "WorkerUp", "worker": "w", "role": "standby"})
+    view({"e": "Loaded", "worker": "w", "version": 0})
+    assert not view.engines["w"].serves
+    view({"e": "RoleChanged", "worker": "w", "role": "engine"})
+    assert view.engines["w"].serves
+    with pytest.raises(ConfigError, match="gives w the role 'learner': an engine can be 'engine' or 'standby'"):
+        RoleChange("w", Role.LEARNER)
 
 
 def test_the_view_keeps_its_index_of_engines_true() -> None:
@@ -130,11 +154,12 @@ def test_the_view_keeps_its_index_of_engines_true() -> None:
         elif move == "load":
             view({"e": "Loaded", "worker": name, "version": (view.engines[name].version or 0) + rng.randint(0, 1)})
         elif move == "down":
-            view({"e": "WorkerDown", "worker": name})
-            view({"e": "WorkerUp", "worker": name})
+            view({"e": "WorkerDown", "worker": name, "role": "engine"})
+            if rng.random() < 0.7:
+                view({"e": "WorkerUp", "worker": name, "role": "engine"})
         elif move == "role":
-            view({"e": "RoleChanged", "worker": name, "active": rng.random() < 0.7})
-        serving = [e for e in view.engines.values() if e.up and e.version is not None]
+            view({"e": "RoleChanged", "worker": name, "role": "engine" if rng.random() < 0.7 else "standby"})
+        serving = [e for e in view.engines.values() if e.up and e.role == "engine" and e.version is not None]
         assert view.by_load == sorted((e.trajectories, -(e.version or 0), e.number, e.name) for e in serving)
         assert dict(view.versions) == {v: sum(e.version == v for e in serving) for v in {e.version for e in serving}}
         assert view.running_trajectories == len(running)

@@ -57,8 +57,8 @@ class Sim:
                   version=self.version, step=0)  # fmt: skip
         self.engine_version = [self.version] * self.engines
         for e in range(self.engines):
-            self.emit("WorkerUp", worker=f"engine-{e}")
-        self.emit("WorkerUp", worker="learner")
+            self.emit("WorkerUp", worker=f"engine-{e}", role="engine")
+        self.emit("WorkerUp", worker="learner", role="learner")
         self.emit("Published", version=self.version, checksum="00", bytes=4_000_000, start=self.now)
         for e in range(self.engines):
             self.emit("Loaded", worker=f"engine-{e}", version=self.version, mode="keep", start=self.now)

@@ -251,7 +251,7 @@ def test_a_resumed_run_goes_on_with_ready_groups_and_restarts_the_others(partial
     ready = {e["group"] for e in prefix if e["e"] == "GroupReady"}
     head = [
         {"e": "Resumed", "t": t, "version": version, "step": version, "max_steps": 12},
-        {"e": "WorkerUp", "t": t, "worker": "engine-0"},
+        {"e": "WorkerUp", "t": t, "worker": "engine-0", "role": "engine"},
         {"e": "Published", "t": t, "version": version, "checksum": "0", "bytes": 1, "start": t},
         {"e": "Loaded", "t": t, "worker": "engine-0", "version": version, "mode": "keep", "start": t},
     ]

@@ -213,7 +213,7 @@ EDITS: dict[str, tuple[str, Change, str]] = {
     "never released": ("keep", without("Released", version=3), "version 3 was never released"),
     "loaded twice": ("keep", twice("Loaded", 4), "loads version"),
     "no first token": ("keep", without("FirstToken"), "tokens, but no first one"),
-    "one turn without first token": ("keep", no_first_token(4001, 1), "but no first one"),
+    "one turn without first token": ("keep", no_first_token(13, 1), "but no first one"),
     "first token elsewhere": ("keep", edit("FirstToken", 5, engine="engine-7"), "not on engine-7"),
     "group of another size": ("keep", edit("RunStart", group_size=5), "group_size is 5"),
     "group submitted twice": ("keep", edit("Submitted", 4, group=2), "group 2 was submitted before"),
@@ -278,7 +278,8 @@ def test_a_dispatch_may_come_just_before_the_load_of_its_version_is_logged(versi
     """An engine in the loop's own process holds new weights one turn of the event loop before its Loaded."""
     events = LOGS["keep"]
     i = at(events, "Loaded", 0, version=1)
-    group = {"e": "Submitted", "t": events[i]["t"], "group": 900, "task": 900, "traj": [900_000, 900_001, 900_002],
+    next_id = 1 + max(id for e in events[:i] if e["e"] == "Submitted" for id in e["traj"])
+    group = {"e": "Submitted", "t": events[i]["t"], "group": 900, "task": 900, "traj": [*range(next_id, next_id + 3)],
              "engine": events[i]["worker"], "version": 1}  # fmt: skip
     start = {**events[0], "rules": {}}  # what admission allows is not the matter here
     loaded = {**events[i], "version": version}
@@ -305,7 +306,7 @@ def test_a_restart_takes_all_unfinished_members(tmp_path: Path) -> None:
     step = sum(e["e"] == "StepEnd" for e in head)
     head += [
         {"e": "Resumed", "t": t, "version": step, "step": step, "max_steps": 8},
-        {"e": "WorkerUp", "t": t, "worker": "engine-0"},
+        {"e": "WorkerUp", "t": t, "worker": "engine-0", "role": "engine"},
         {"e": "Published", "t": t, "version": step, "checksum": "", "bytes": 0, "start": t},
         {"e": "Loaded", "t": t, "worker": "engine-0", "version": step, "mode": "keep", "start": t},
     ]

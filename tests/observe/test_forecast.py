@@ -13,10 +13,16 @@ def forecast(**start: Any) -> FirstBatch:
     found = FirstBatch(max_new_tokens=100)
     found({"e": "RunStart", "t": 0.0, "prompts_per_step": 8, "group_size": 4, "max_num_seqs": 16, "engines": 1,
            "lag_bound": 2, **start})  # fmt: skip
+    come_up(found)
     assert found.text(1.0) is None  # nothing was submitted: the workers come up
     for group in range(24):
         found({"e": "Submitted", "t": 10.0, "group": group, "traj": [4 * group + k for k in range(4)]})
     return found
+
+
+def come_up(found: FirstBatch) -> None:
+    found({"e": "WorkerUp", "t": 0.0, "worker": "w", "role": "engine"})
+    found({"e": "WorkerUp", "t": 0.0, "worker": "learner", "role": "learner"})
 
 
 def done(found: FirstBatch, n: int, tokens: int, first: int = 0, reward: float | None = 1.0) -> None:
@@ -28,7 +34,7 @@ def done(found: FirstBatch, n: int, tokens: int, first: int = 0, reward: float |
 
 
 def busy(found: FirstBatch, tokens: int) -> None:
-    found({"e": "Busy", "t": 0.0, "worker": "engine-0", "tokens": tokens})
+    found({"e": "Busy", "t": 0.0, "worker": "w", "tokens": tokens})
 
 
 def test_before_any_answer_the_longest_possible_ones_bound_the_time() -> None:
@@ -84,6 +90,7 @@ def test_without_a_token_after_a_minute_it_says_what_to_lower() -> None:
 
 def test_the_learners_own_work_and_evaluations_do_not_count() -> None:
     found = FirstBatch(100)
+    come_up(found)
     busy(found, 5000)  # an evaluation before the start
     found({"e": "RunStart", "t": 0.0, "prompts_per_step": 8, "group_size": 4, "max_num_seqs": 16, "engines": 1,
            "lag_bound": 0})  # fmt: skip

@@ -153,6 +153,7 @@ START = {"e": "RunStart", "t": 0.0, "version": 0, "step": 0, "prompts_per_step":
          "engines": 1}  # fmt: skip
 BEGUN = (
     START,
+    {"e": "WorkerUp", "t": 0.5, "worker": "engine-0", "role": "engine"},
     {"e": "Submitted", "t": 1.0, "group": 0, "traj": [0, 1, 2, 3]},
     {"e": "Busy", "t": 2.0, "worker": "engine-0", "tokens": 100, "start": 1.0, "end": 2.0},
     {"e": "Waiting", "t": 31.0, "owner": "the learner", "what": "a batch", "since": 1.0},

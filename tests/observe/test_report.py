@@ -130,9 +130,10 @@ def timeline_of(events: list[Event], times: list[float] = []) -> Timeline:  # no
 
 
 def test_a_timeline_of_many_engines_stays_small() -> None:
+    up = [{"e": "WorkerUp", "t": 0.0, "worker": f"engine-{k}", "role": "engine"} for k in range(50)]
     events = [{"e": "Busy", "t": k / 100 + 0.5, "worker": f"engine-{k % 50}", "start": k / 100, "end": k / 100 + 0.5,
                "rows": 3.0} for k in range(40_000)]  # fmt: skip
-    data = timeline_of(events).data()
+    data = timeline_of([*up, *events]).data()
     assert len(data["overview"]["engines"]) == MAX_ENGINES + 1
     for window in data["windows"]:
         assert sum(map(len, window["engines"].values())) <= MAX_SPANS
@@ -184,9 +185,12 @@ def test_a_torn_sample_is_dropped_and_a_broken_one_is_an_error(tmp_path: Path) -
 def test_idle_shares_count_work_that_was_reported_after_the_step() -> None:
     events: list[Event] = [
         {"e": "RunStart", "t": 0.0},
+        {"e": "WorkerUp", "t": 0.0, "worker": "w", "role": "engine"},
+        {"e": "WorkerUp", "t": 0.0, "worker": "engine-0", "role": "learner"},
         {"e": "EnvDone", "t": 2.0, "start": 1.0},
         {"e": "EnvDone", "t": 2.0, "start": 0.5},
-        {"e": "Busy", "t": 9.0, "worker": "engine-0", "start": 1.0, "end": 6.0, "rows": 2.0},
+        {"e": "Busy", "t": 9.0, "worker": "w", "start": 1.0, "end": 6.0, "rows": 2.0},
+        {"e": "Busy", "t": 9.0, "worker": "engine-0", "start": 0.0, "end": 8.0, "rows": 2.0},
     ]
     idle = timeline_of(events, [2.0, 4.0, 8.0]).idle()
     assert idle == {"learner": [1.0, 1.0, 1.0], "engine": [0.5, 0.0, 0.5], "env": [0.25, 1.0, 1.0]}
@@ -223,6 +227,7 @@ def test_of_many_items_evenly_spread_ones_are_kept_and_the_last() -> None:
 def run_of(steps: int) -> Iterator[Event]:
     """Something new to tell at each step."""
     yield {"e": "RunStart", "t": 0.0, "version": 0, "step": 0}
+    yield {"e": "WorkerUp", "t": 0.0, "worker": "engine-0", "role": "engine"}
     for k in range(steps):
         t = float(k)
         yield {"e": "Busy", "t": t, "worker": "engine-0", "start": t - 0.5, "end": t, "rows": 1.0}

@@ -1,14 +1,25 @@
-"""Ids are counters, through the whole run and its resumptions; what is drawn doesn't hang on them."""
+"""Ids are counters, through the whole run and its resumptions; what is drawn doesn't hang on them. Roles are said."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from stretto.control.hooks import RoleChange, build_rules
+from stretto.control.view import View
+from stretto.data.identity import Role
+from stretto.kernel.errors import ConfigError
 from stretto.kernel.events import read_events
+from stretto.kernel.jsonl import read_jsonl
+from stretto.kernel.logfile import stream_events
 from stretto.observe.checker import check_events
+from stretto.observe.report_data import collect
 
 from . import runs
-from .harness import assert_clean, keys, of, rehearse, simulate
+from .harness import Wired, assert_clean, configure, keys, of, rehearse, simulate
 
 LARGE = ("prompts_per_step=1", "group_size=1001", "lag_bound=1", "max_steps=2")
 
@@ -52,3 +63,66 @@ def test_an_id_that_comes_again_is_reported_however_long_ago_it_was(tmp_path: Pa
     later = of(events, "Submitted")[-1]
     later["traj"] = [0, *later["traj"][1:]]
     assert any(v.message.startswith("trajectory 0 was submitted before") for v in check_events(events))
+
+
+@pytest.mark.parametrize("name", ["w", "learner"])
+def test_a_worker_is_what_it_says_and_not_what_it_is_called(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the view that decides, in checker, metrics, report and timeline."""
+    settings = ("prompts_per_step=2", "group_size=2", "lag_bound=1", "max_steps=3", "simulation.env.kind=constant",
+                "simulation.env.mean=1")  # fmt: skip
+    rows, events = {}, {}
+    for called in ("engine-0", name):
+        monkeypatch.setattr("stretto.run.wiring.engine_names", lambda config, called=called: [called])
+        out = tmp_path / called
+        _, events[called] = simulate(out, *settings)
+        assert_clean(events[called])
+        rows[called] = [row for _, row in read_jsonl(out / "metrics.jsonl")]
+        data = collect(out, lambda out=out: stream_events(out))  # type: ignore[misc]
+        rows[called].append({"idle": data["idle"], "restarts": data["steps"].get("restarts/engine")})
+        assert [*data["timeline"]["overview"]["engines"]] == [called]
+    assert rows[name] == rows["engine-0"]
+    assert len(events[name]) == len(events["engine-0"])
+
+
+class Passed:
+    """The second engine rests while it is down; then it serves again."""
+
+    def decide(self, view: View) -> Sequence[RoleChange]:
+        engine = view.engines.get("engine-1")
+        if engine is None or (wanted := Role.STANDBY if 2 <= view.version < 5 else Role.ENGINE) is engine.role:
+            return []
+        return [RoleChange("engine-1", wanted)]
+
+
+def test_a_dead_engine_whose_role_changes_stays_dead(tmp_path: Path) -> None:
+    config = configure("prompts_per_step=4", "group_size=2", "engine.count=2", "engine.max_num_seqs=8", "lag_bound=2",
+                       "max_steps=12")  # fmt: skip
+    rules = replace(build_rules(config), elastic=Passed())
+    whole = Wired(config, tmp_path, rules=rules).run()
+    away, back = (e["t"] for e in of(whole, "RoleChanged"))
+    dead = away - 1e-3
+    events = Wired(config, tmp_path, kills=[(dead, 1, back - away + 1e4)], rules=rules).run()
+    assert_clean(events)
+    assert [e["role"] for e in of(events, "RoleChanged")] == ["standby", "engine"]
+    down = of(events, "WorkerDown")[0]["t"]
+    assert not [e for e in of(events, "Submitted") if e["engine"] == "engine-1" and e["t"] > down]
+    assert not [e for e in of(events, "Loaded") if e["worker"] == "engine-1" and e["t"] > down]
+    again = Wired(config, tmp_path, kills=[(dead, 1, (back - away) / 2)], rules=rules).run()
+    assert_clean(again)
+    up = [e for e in of(again, "WorkerUp") if e["worker"] == "engine-1"]
+    assert [e["role"] for e in up] == ["engine", "standby"], "it comes back as what it is for now"
+    served = [e["t"] for e in of(again, "Submitted") if e["engine"] == "engine-1"]
+    assert not [t for t in served if up[1]["t"] <= t < of(again, "RoleChanged")[1]["t"]]
+    assert max(served) > of(again, "RoleChanged")[1]["t"]
+
+
+def test_a_role_for_an_engine_that_is_not_there_ends_the_run(tmp_path: Path) -> None:
+    class Lost:
+        def decide(self, view: View) -> Sequence[RoleChange]:
+            return [RoleChange("engin-1", Role.STANDBY)]
+
+    config = configure("prompts_per_step=2", "group_size=2", "engine.count=2", "max_steps=2")
+    with pytest.raises(ConfigError, match=r"control.elastic changes the role of 'engin-1'; did you mean 'engine-1'"):
+        Wired(config, tmp_path, rules=replace(build_rules(config), elastic=Lost())).run()

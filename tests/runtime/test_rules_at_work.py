@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stretto.control.hooks import RoleChange, build_rules
 from stretto.control.view import View
+from stretto.data.identity import Role
 
 from .harness import Wired, assert_clean, configure, of, simulate
 
@@ -21,7 +22,9 @@ class Rest:
     def decide(self, view: View) -> Sequence[RoleChange]:
         engine = view.engines.get("engine-1")
         wanted = not 2 <= view.version < 5
-        return [] if engine is None or engine.up == wanted else [RoleChange("engine-1", wanted)]
+        if engine is None or engine.active == wanted:
+            return []
+        return [RoleChange("engine-1", Role.ENGINE if wanted else Role.STANDBY)]
 
 
 class Half:

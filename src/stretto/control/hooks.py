@@ -14,6 +14,7 @@ from stretto.config.plugins import build_component
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component, Control
 from stretto.control.view import View
+from stretto.data.identity import ENGINES, Role
 from stretto.kernel.components import Registry
 from stretto.kernel.errors import ConfigError
 
@@ -100,10 +101,20 @@ class Streaming(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """Elastic action: route work to this engine (``active``) or stop routing to it."""
+    """Elastic action: from now on this engine is ``Role.ENGINE`` (work is routed to it) or ``Role.STANDBY`` (none is).
+    One that is down changes, too, and stays down.
+
+    Raises:
+        ConfigError: another role.
+    """
 
     engine: str
-    active: bool
+    role: Role
+
+    def __post_init__(self) -> None:
+        if self.role not in ENGINES:
+            raise ConfigError(f"control.elastic gives {self.engine} the role {str(self.role)!r}: an engine can be "
+                              f"{' or '.join(repr(str(role)) for role in sorted(ENGINES))}")  # fmt: skip
 
 
 class Elastic(Protocol):

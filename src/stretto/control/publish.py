@@ -21,7 +21,7 @@ class EveryStep:
 
     def engines(self, view: View) -> Sequence[str]:
         """Engines that are behind."""
-        return [e.name for e in view.engines.values() if e.up and e.version != view.version]
+        return [e.name for e in view.engines.values() if e.active and e.version != view.version]
 
 
 @PUBLISH.register("every-k")
@@ -44,4 +44,4 @@ class EveryK:
     def engines(self, view: View) -> Sequence[str]:
         """Engines that hold an older stretch of k versions than the newest one (the last version is always due)."""
         due = view.version // self.k * self.k if view.version != view.max_steps else view.version
-        return [e.name for e in view.engines.values() if e.up and (e.version is None or e.version < due)]
+        return [e.name for e in view.engines.values() if e.active and (e.version is None or e.version < due)]

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.data.identity import ENGINES, Role
+
 Event = dict[str, Any]
 
 
@@ -38,8 +40,18 @@ class EngineView:
     version: int | None = None
     trajectories: int = 0
     up: bool = True
+    """Does it live?"""
+    role: Role = Role.ENGINE
+    """What it is for, alive or not: an engine, or one on standby."""
     number: int = 0
     """Its place in the order of coming up."""
+    serves: bool = False
+    """May it be given work: alive, an engine, with a version?"""
+
+    @property
+    def active(self) -> bool:
+        """May it be given work, once it has a version?"""
+        return self.up and self.role is Role.ENGINE
 
 
 def _key(engine: EngineView) -> tuple[int, int, int, str]:
@@ -54,8 +66,8 @@ class View:
     ``version``: completed learner steps; a step that starts now starts at it. ``running``, ``ready``: groups by id.
     ``tasks``: of the data in all, None without end; ``started``: groups that were. ``drop_last``: batches are whole.
     ``training``: ids of the groups in the step that runs now. ``outstanding``: dispatch version -> number of groups
-    running or ready. ``by_load``: (trajectories, -version, number, name) of each engine that is up with a version, in
-    ascending order. ``versions``: version -> how many of these engines hold it.
+    running or ready. ``by_load``: (trajectories, -version, number, name) of each engine that ``serves``, in ascending
+    order. ``versions``: version -> how many of these engines hold it.
     """
 
     def __init__(self) -> None:
@@ -154,19 +166,19 @@ class View:
         self._load(group.engine, len(group.open))
 
     def _worker_up(self, event: Event) -> None:
-        name = event["worker"]
-        if name.startswith("engine"):
+        name, role = event["worker"], Role(event["role"])
+        if role in ENGINES:
             before = self.engines.get(name)
             number = len(self.engines) if before is None else before.number
             if before is not None:
                 self._take_out(before)
-            self.engines[name] = EngineView(name, number=number)
+            self.engines[name] = EngineView(name, role=role, number=number)
 
     def _worker_down(self, event: Event) -> None:
         self._change(event["worker"], up=False)
 
     def _role_changed(self, event: Event) -> None:
-        self._change(event["worker"], up=event["active"])
+        self._change(event["worker"], role=Role(event["role"]))
 
     def _loaded(self, event: Event) -> None:
         self._change(event["worker"], version=event["version"])
@@ -186,7 +198,7 @@ class View:
         engine = self.engines.get(name)
         if engine is None:
             return
-        if not engine.up or engine.version is None:
+        if not engine.serves:
             engine.trajectories += more
             return
         order = self.by_load
@@ -200,14 +212,17 @@ class View:
             insort(order, key)
 
     def _take_out(self, engine: EngineView) -> None:
-        if engine.up and engine.version is not None:
+        if engine.serves:
+            assert engine.version is not None
             del self.by_load[bisect_left(self.by_load, _key(engine))]
             self.versions[engine.version] -= 1
             if not self.versions[engine.version]:
                 del self.versions[engine.version]
 
     def _put_in(self, engine: EngineView) -> None:
-        if engine.up and engine.version is not None:
+        engine.serves = engine.active and engine.version is not None
+        if engine.serves:
+            assert engine.version is not None
             insort(self.by_load, _key(engine))
             self.versions[engine.version] += 1
 

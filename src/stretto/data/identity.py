@@ -1,4 +1,4 @@
-"""What the things of a run are called: which policy, which version of it, which random draws.
+"""What the things of a run are called: which policy, which version of it, which random draws; and what its workers are.
 
 Ids are counters: trajectories are numbered 0, 1, ... in the order in which they are submitted, in the whole run and
 over its resumptions; those of an evaluation -1, -2, ..., as their tasks are. An id tells nothing but which one it is:
@@ -10,6 +10,7 @@ drawn, and one that starts groups in another order, too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from stretto.kernel.errors import InvariantError
 
@@ -23,6 +24,23 @@ EVALUATIONS = (1 << 62) - (1 << 40)
 """Trajectories of all evaluations of a run that have."""
 _DENSE = 1000
 """Members of a group whose keys lie side by side; those of the few that follow are far away."""
+
+
+class Role(StrEnum):
+    """What a worker does; said when it comes up (``WorkerUp``) and when it changes (``RoleChanged``), never by its
+    name. Whether it lives is another matter."""
+
+    ENGINE = "engine"
+    """It samples."""
+    STANDBY = "standby"
+    """An engine that gets no new work."""
+    LEARNER = "learner"
+    SCORING = "scoring"
+    """It runs rewards and tools."""
+
+
+ENGINES = frozenset({Role.ENGINE, Role.STANDBY})
+"""Roles of workers that hold weights and sample, if only what they have begun."""
 
 
 @dataclass(frozen=True, order=True, slots=True)

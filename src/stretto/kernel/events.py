@@ -19,8 +19,8 @@ Resumed        version, step, max_steps, tasks, lr? [of the last step, of the ne
                log goes on from a checkpoint; all workers are new
 Restarted      group, traj [open ids], engine, version, pin?: an unfinished group goes on after Resumed;
                from its saved tokens (version as before) or from scratch (version = now)
-WorkerUp       worker
-WorkerDown     worker, reason
+WorkerUp       worker, role (engine | standby: an engine that gets no new work | learner | scoring)
+WorkerDown     worker, role, reason
 Submitted      group, task (position in the data), traj [ids], engine, version (dispatch version), replaces?,
                pin? (the version that alone serves these; none: whatever the engine holds, token by token)
 FirstToken     engine, traj [ids], request [of each, its number in its trajectory]: the loop learnt that these requests
@@ -40,7 +40,7 @@ LatePending    traj: it is done, but for a reward that comes later
 LateMatured    traj, since (t of its LatePending), reward: the late reward is there
 LateDropped    traj [ids], reason: they wait no longer
 StepEnd        step, version (after), skipped, metrics {name: number}; its trajectories are trained unless skipped
-RoleChanged    worker, active: the router may (not) send it work
+RoleChanged    worker, role (engine | standby); whether it lives is another matter
 Published      version, checksum, bytes, start
 Loaded         worker, version, mode, start (of the pause)
 Released       version: no engine holds it any more

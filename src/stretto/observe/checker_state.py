@@ -22,16 +22,16 @@ ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 class Engine:
     """A worker that serves versions. ``loaded``: all that it ever held; ``held``: now (None: nothing, or it is down).
 
-    ``active``: the router may send it work. ``announced``: the version of a dispatch that came just before its Loaded.
-    ``sampled``: tokens of trajectories done since it came up with the run; ``busy``: Busy events since then.
-    ``gave_up``: it stopped a trajectory, and what it had computed for it may not be logged.
+    ``role``: what it said or was given last, alive or not. ``announced``: the version of a dispatch that came just
+    before its Loaded. ``sampled``: tokens of trajectories done since it came up with the run; ``busy``: Busy events
+    since then. ``gave_up``: it stopped a trajectory, and what it had computed for it may not be logged.
     """
 
     name: str
     loaded: set[int] = field(default_factory=set)
     held: int | None = None
     came_up: bool = False
-    active: bool = True
+    role: str = ""
     announced: int | None = None
     sampled: int = 0
     busy: int = 0
@@ -153,7 +153,7 @@ class State:
     step: Event | None = None
     submitted: int = 0
     newest: int = -1
-    """id of the trajectory that was submitted last: each gets a higher one"""
+    """id of the trajectory that was submitted last: the next one gets the next"""
     ended: int = 0
     open: dict[int, Open] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)

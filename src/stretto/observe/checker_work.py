@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stretto.data.identity import Role
 from stretto.observe.checker_state import ENDINGS, SLACK_S, Engine, Event, Group, Open, Rules, some
 
 
@@ -25,9 +26,11 @@ class WorkRules(Rules):
             self._replaces(event, group)
         for traj in ids:
             if traj <= s.newest:
-                self.bad(f"trajectory {traj} was submitted before, or is numbered as if it were")
-            else:
-                s.enter(traj, group, event["t"])
+                self.bad(f"trajectory {traj} was submitted before")
+                continue
+            if traj > s.newest + 1:
+                self.bad(f"trajectory {traj} follows {s.newest}: those between were never submitted")
+            s.enter(traj, group, event["t"])
         if not fresh and "replaces" not in event:
             self.bad(f"group {id} was submitted before")
         if s.cap is not None and fresh and s.outstanding > s.cap:
@@ -38,7 +41,7 @@ class WorkRules(Rules):
         engine = s.engine(event["engine"])
         if s.group_size is not None and len(event["traj"]) != s.group_size:
             self.bad(f"group {event['group']} of {len(event['traj'])}; group_size is {s.group_size}")
-        if engine.held is None or not engine.active:
+        if engine.held is None or engine.role != Role.ENGINE:
             self.bad(f"{engine.name} serves no version now")
         elif version != engine.held and s.rules.get("version_pinning", "latest") in ("latest", "pinned"):
             if version < engine.held or version > s.published:

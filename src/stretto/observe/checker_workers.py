@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stretto.observe.checker_state import SLACK_S, Event, Rules
+from stretto.data.identity import ENGINES, Role
+from stretto.observe.checker_state import SLACK_S, Engine, Event, Rules
 
 
 class WorkerRules(Rules):
@@ -23,8 +24,7 @@ class WorkerRules(Rules):
     def _on_Loaded(self, event: Event) -> None:
         s, version = self.state, event["version"]
         worker = s.engine(event["worker"])
-        if not worker.came_up:
-            self.bad(f"{worker.name} never came up")
+        self._is_engine(worker)
         if version > s.published:
             self.bad(f"{worker.name} loads version {version}; published is {s.published}")
         before, worker.held = worker.held, version
@@ -51,7 +51,7 @@ class WorkerRules(Rules):
         if version in s.released:
             self.bad(f"version {version} was released before")
         for worker in s.engines.values():
-            if worker.held == version and worker.active:
+            if worker.held == version and worker.role == Role.ENGINE:
                 self.bad(f"version {version} is released while {worker.name} serves it")
         if s.pins:
             for id, known in s.open.items():
@@ -64,16 +64,29 @@ class WorkerRules(Rules):
     def _on_WorkerUp(self, event: Event) -> None:
         worker = self.state.engine(event["worker"])
         worker.held, worker.announced = None, None
-        worker.came_up = worker.active = True
+        worker.came_up, worker.role = True, Role(event["role"])
+
+    def _is_engine(self, worker: Engine) -> None:
+        """It does what engines do."""
+        if not worker.came_up:
+            self.bad(f"{worker.name} never came up")
+        elif worker.role not in ENGINES:
+            self.bad(f"{worker.name} is no engine: its role is {worker.role}")
 
     def _on_WorkerDown(self, event: Event) -> None:
         event["reason"]
         worker = self.state.engine(event["worker"])
+        if worker.came_up and event["role"] != worker.role:
+            self.bad(f"{worker.name} dies as {event['role']}; its role was {worker.role}")
         worker.held, worker.announced, worker.gave_up = None, None, True
         self.state.engines_changed = True
 
     def _on_RoleChanged(self, event: Event) -> None:
-        self.state.engine(event["worker"]).active = event["active"]
+        worker = self.state.engine(event["worker"])
+        self._is_engine(worker)
+        worker.role = Role(event["role"])
+        if worker.role not in ENGINES:
+            self.bad(f"{worker.name} becomes {worker.role}, which no engine can")
         self.state.engines_changed = True
 
     def _on_Busy(self, event: Event) -> None:
@@ -87,7 +100,7 @@ class WorkerRules(Rules):
             self.bad(f"{worker.name} is busy from {start}, and until {worker.busy_until} before")
         worker.busy_until = max(worker.busy_until, end)
         worker.busy += 1
-        if max_num_seqs and rows > max_num_seqs + 1e-6:
+        if max_num_seqs and worker.role in ENGINES and rows > max_num_seqs + 1e-6:
             self.bad(f"{worker.name} decodes {rows} rows in {max_num_seqs} slots")
         if event["tokens"] < 0 or event["prefill"] < 0:
             self.bad("negative tokens")

@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from stretto.observe.roles import Roles
 from stretto.observe.tally import Event
 
 LONG_S = 60.0
@@ -29,6 +30,7 @@ class FirstBatch:
         self._longest = self._max_new_tokens = max_new_tokens
         self._groups = self._size = self._slots = 0
         self._start: Event = {}
+        self._roles = Roles()
         self._began: float | None = None
         self._valid: dict[int, int] = {}  # of each group that isn't over: valid answers so far
         self._ready: set[int] = set()
@@ -43,6 +45,8 @@ class FirstBatch:
         """The first step has ended."""
         self.handlers: dict[str, Callable[[Event], None]] = {
             "RunStart": self._on_start,
+            "WorkerUp": self._roles,
+            "RoleChanged": self._roles,
             "Submitted": self._on_submitted,
             "TrajDone": self._on_done,
             "TrajEnd": self._on_traj_end,
@@ -100,7 +104,7 @@ class FirstBatch:
         self._ready.add(event["group"])
 
     def _on_busy(self, event: Event) -> None:
-        if event["worker"] != "learner" and self._began is not None:
+        if self._began is not None and self._roles.samples(event["worker"]):
             self._busy_tokens += event["tokens"]
             self._position += event["tokens"] / max(1, len(self._running))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from stretto.data.identity import ENGINES
 from stretto.data.variance import all_equal
 from stretto.kernel.metrics import Metric, Section, declare
 
@@ -142,7 +143,7 @@ class Tally:
         self.worker_version[event["worker"]] = event["version"]
 
     def _worker_down(self, event: Event) -> None:
-        self.restarts += event["worker"].startswith("engine")
+        self.restarts += event["role"] in ENGINES
         self.worker_version.pop(event["worker"], None)
 
     def _resumed(self, event: Event) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.observe.bounded import Thinned
+from stretto.observe.roles import Roles
 from stretto.observe.tally import Event
 
 BINS = 300
@@ -188,6 +189,7 @@ class Timeline:
         self._engines: dict[str, tuple[Activity, Activity]] = {}
         self._learner, self._env = self._both(), self._both()
         self._step_started: float | None = None
+        self._roles = Roles()
 
     def _both(self) -> tuple[Activity, Activity]:
         """Of the overview, and between ``times``."""
@@ -200,7 +202,9 @@ class Timeline:
             self._work(self._env, event["start"], t)
             for window in self._at(event["start"], t):
                 window.env.add(event["start"], t)
-        elif name == "Busy" and event["worker"] != "learner":
+        elif name in ("WorkerUp", "RoleChanged"):
+            self._roles(event)
+        elif name == "Busy" and self._roles.samples(event["worker"]):
             self._busy(event["worker"], event["start"], event["end"], event["rows"])
         elif name == "StepStart":
             self._step_started = t

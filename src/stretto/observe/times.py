@@ -7,6 +7,7 @@ from array import array
 import numpy as np
 
 from stretto.kernel.metrics import Metric, Section, declare
+from stretto.observe.roles import Roles
 from stretto.observe.tally import Event, Row
 
 OWN = declare(
@@ -56,6 +57,7 @@ class Times:
         self.since = 0.0
         """When the step before ended; the start of the run, or of the resumed one, before the first."""
         self._engines = 1
+        self._roles = Roles()
         self._busy: dict[str, Spans] = {}
         self._env = Spans()
         self._step_started = 0.0
@@ -63,6 +65,8 @@ class Times:
         self.handlers = {
             "RunStart": self._on_start,
             "Resumed": self._on_resumed,
+            "WorkerUp": self._roles,
+            "RoleChanged": self._roles,
             "EnvDone": self._on_env,
             "StepStart": self._on_step_start,
             "Loaded": self._on_loaded,
@@ -88,9 +92,10 @@ class Times:
 
     def _on_busy(self, event: Event) -> None:
         worker = event["worker"]
-        if worker not in self._busy:
-            self._busy[worker] = Spans()
-        self._busy[worker].add(event["start"], event["end"])
+        if self._roles.samples(worker):
+            if worker not in self._busy:
+                self._busy[worker] = Spans()
+            self._busy[worker].add(event["start"], event["end"])
 
     def window(self, t: float) -> float:
         """Seconds from the step before to ``t``, above 0."""
@@ -100,7 +105,7 @@ class Times:
         """The metrics of the step that ends at ``t``; the next interval begins. A span that crosses the window's start
         counts inside it only."""
         window = self.window(t)
-        busy = [spans.take(self.since)[0] for worker, spans in self._busy.items() if worker != "learner"]
+        busy = [spans.take(self.since)[0] for spans in self._busy.values()]
         engines = max(len(busy), self._engines)
         generate = sum(busy) / engines
         train = t - max(self._step_started, self.since)

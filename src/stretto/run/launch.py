@@ -33,7 +33,7 @@ from stretto.observe.trackers import make_trackers
 from stretto.run import rundir
 from stretto.run.checks import check, warnings
 from stretto.run.readiness import check_ready
-from stretto.run.spec import OnProgress, RunSpec
+from stretto.run.spec import OnProgress, RunSpec, engine_names
 from stretto.run.wiring import build_context, load_environment, peek_environment
 from stretto.runtime.context import Outcome, RunContext
 from stretto.runtime.failures import explained
@@ -234,8 +234,7 @@ def _worker_pool(config: RunConfig, mode: str, out: Path) -> contextlib.Abstract
     """Worker processes start before the environment and the model are there: their imports take seconds."""
     if mode != "train" or config.workers.kind == "inline":
         return contextlib.nullcontext()
-    names = [f"engine-{i}" for i in range(config.engine.count)]
-    return WorkerPool(names, out / "logs", config.workers.threads, model_type(config.model))
+    return WorkerPool(engine_names(config), out / "logs", config.workers.threads, model_type(config.model))
 
 
 async def _run(

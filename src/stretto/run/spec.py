@@ -18,6 +18,11 @@ from stretto.runtime.workers.worker_pool import WorkerPool
 OnProgress = Callable[[str], None]
 
 
+def engine_names(config: RunConfig) -> list[str]:
+    """What a run's engines are called, in the log and in error messages. Nothing else is told by a name."""
+    return [f"engine-{i}" for i in range(config.engine.count)]
+
+
 @dataclass(slots=True)
 class RunSpec:
     """One run: its configuration, mode, directory, and the checkpoint to go on from."""

@@ -10,6 +10,7 @@ from typing import Any
 from stretto.config.schema import RunConfig
 from stretto.control.version_pinning import may_pin
 from stretto.control.view import View
+from stretto.data.identity import Role
 from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Environment, Task
 from stretto.envs.build import build_environment, scoring_imports
@@ -28,7 +29,7 @@ from stretto.pool.old_logprobs import OldLogprobs
 from stretto.rollout.types import SamplingParams
 from stretto.run.checks import stop_ids
 from stretto.run.engine_needs import recorded
-from stretto.run.spec import OnProgress, RunSpec
+from stretto.run.spec import OnProgress, RunSpec, engine_names
 from stretto.runtime.context import RunContext
 from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.evaluate import Evaluator
@@ -187,7 +188,7 @@ def _workers(
     max_steps: int,
 ) -> tuple[list[EngineHandle], LearnerHandle]:
     config = run.config
-    names = [f"engine-{i}" for i in range(config.engine.count)]
+    names = engine_names(config)
     if run.mode == "simulate":
         assert costs is not None
         in_flight = config.control.in_flight
@@ -257,9 +258,9 @@ def _scoring(run: RunSpec, log: EventLog) -> Any:
 def _scoring_events(log: EventLog) -> Callable[[str, str, str], None]:
     def hear(kind: str, worker: str, reason: str) -> None:
         if kind == "up":
-            log.emit("WorkerUp", worker=worker)
+            log.emit("WorkerUp", worker=worker, role=Role.SCORING)
         else:
-            log.emit("WorkerDown", worker=worker, reason=reason)
+            log.emit("WorkerDown", worker=worker, role=Role.SCORING, reason=reason)
 
     return hear
 

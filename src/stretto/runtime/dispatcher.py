@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from stretto.data.trajectory import Completion
 from stretto.kernel.components import said_where
-from stretto.kernel.errors import StrettoError, cause
+from stretto.kernel.errors import ConfigError, StrettoError, cause, did_you_mean
 from stretto.pool.group import Group
 from stretto.pool.pool import Pool
 from stretto.runtime.client import RolloutClient
@@ -130,7 +130,12 @@ class Dispatcher:
     def _change_roles(self) -> None:
         ctx = self._ctx
         for change in ctx.rules.elastic.decide(ctx.view):
-            ctx.log.emit("RoleChanged", worker=change.engine, active=change.active)
+            engine = ctx.engines.by_name.get(change.engine)
+            if engine is None:
+                known = did_you_mean(change.engine, ctx.engines.by_name)
+                raise ConfigError(f"control.elastic changes the role of {change.engine!r}; {known}")
+            engine.role = change.role
+            ctx.log.emit("RoleChanged", worker=engine.name, role=engine.role)
 
     def _client(
         self, trajectory: int, key: int, group: int, engine: PooledEngine, pin: int | None, replay: Sequence[Completion]

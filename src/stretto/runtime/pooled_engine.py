@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stretto.data.identity import Role
 from stretto.data.trajectory import Completion
 from stretto.kernel.errors import InvariantError, WorkerError
 from stretto.kernel.events import EventLog
@@ -81,12 +82,15 @@ class PooledEngine:
         "open",
         "pool",
         "restarting",
+        "role",
         "version",
     )  # fmt: skip
 
     def __init__(self, pool: EnginePool, handle: EngineHandle, log: EventLog, keeps: bool) -> None:
         self.pool, self.handle, self.name, self.keeps, self._log = pool, handle, handle.name, keeps, log
         self.at_once = handle.at_once
+        self.role = Role.ENGINE
+        """What it is for, alive or not: it comes up as that."""
         self.version: int | None = None
         """That it serves; None before its first one, and while it comes up anew."""
         self.held: Counter[int] = Counter()
@@ -154,7 +158,7 @@ class PooledEngine:
 
     def up(self) -> None:
         """It can load weights now, for the first time or again."""
-        self._log.emit("WorkerUp", worker=self.name)
+        self._log.emit("WorkerUp", worker=self.name, role=self.role)
         if self.restarting and self.pool.on_return is not None:
             self.pool.on_return(self)
 
@@ -204,7 +208,7 @@ class PooledEngine:
         if not self.failed.done():
             with contextlib.suppress(OSError):  # a full disk, say: whoever waits must learn of it all the same
                 reason = (str(error) or type(error).__name__).splitlines()[0]
-                self._log.emit("WorkerDown", worker=self.name, reason=reason)
+                self._log.emit("WorkerDown", worker=self.name, role=self.role, reason=reason)
         if returns:
             self.version = None
             if lost := sorted(v for v, groups in self.held.items() if groups):

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stretto.data.identity import Role
 from stretto.kernel.child import die_with_parent, leave_signals_to_parent
 from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.runtime.workers.requests import unpack_requests
@@ -47,7 +48,7 @@ def settle() -> None:
 def main() -> None:
     """Be what the arguments say until told to close or until the parent is gone."""
     parent, socket_fd, memory_fd = (int(a) for a in sys.argv[1:4])
-    role, model_type = sys.argv[4:6]
+    role, model_type = Role(sys.argv[4]), sys.argv[5]
     die_with_parent(parent)
     os.nice(_NICE)  # the orchestrator does little and everybody waits for it
     leave_signals_to_parent()
@@ -57,7 +58,7 @@ def main() -> None:
         _import(role, model_type)
         wire.send(("phase", "waiting for its spec"))
         number, (_, spec) = wire.receive()
-        worker = (_EngineProcess if role == "engine" else _LearnerProcess)(wire, memory_fd, spec)
+        worker = (_EngineProcess if role is Role.ENGINE else _LearnerProcess)(wire, memory_fd, spec)
         worker.number = number
         settle()
         worker.answer({"pid": os.getpid()})
@@ -73,9 +74,9 @@ def main() -> None:
         sys.exit(1)
 
 
-def _import(role: str, model_type: str) -> None:
+def _import(role: Role, model_type: str) -> None:
     """The slow imports; the parent does other things meanwhile."""
-    importlib.import_module("stretto.rollout.build" if role == "engine" else "stretto.learner.build")
+    importlib.import_module("stretto.rollout.build" if role is Role.ENGINE else "stretto.learner.build")
     importlib.import_module("transformers").AutoModelForCausalLM  # noqa: B018 (its import is lazy)
     if model_type:
         with contextlib.suppress(ImportError):  # not a name of Transformers: loading the model will say so

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.data.columns import unpack_completions
+from stretto.data.identity import Role
 from stretto.data.schema import Columns
 from stretto.data.totals import Totals
 from stretto.data.trajectory import Completion
@@ -24,6 +25,7 @@ from stretto.rollout.types import ExportedRequest, Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.requests import pack_requests
 from stretto.runtime.workers.spawn import ChildProcess
+from stretto.runtime.workers.worker_pool import LEARNER
 
 
 class ProcessEngine(EngineHandle):
@@ -208,7 +210,7 @@ class ProcessLearner:
         self._log, self._spec = log, spec
         self._startup_s, self._step_s, self._shutdown_s = startup_s, step_s, shutdown_s
         self._on_death: Callable[[BaseException], None] = lambda error: None
-        self._child = ChildProcess("learner", acquire(), waits, on_message=self._message, on_death=self._died)
+        self._child = ChildProcess(LEARNER, acquire(), waits, on_message=self._message, on_death=self._died)
         self._waits = waits
         self._staging: deque[asyncio.Future[Staging]] = deque()
 
@@ -224,7 +226,7 @@ class ProcessLearner:
     def _died(self, error: BaseException) -> None:
         with contextlib.suppress(OSError):  # a full disk, say: whoever waits for it must learn of it all the same
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            self._log.emit("WorkerDown", worker="learner", reason=reason)
+            self._log.emit("WorkerDown", worker=LEARNER, role=Role.LEARNER, reason=reason)
         for staged in self._staging:
             if not staged.done():
                 staged.set_exception(error)
@@ -244,7 +246,7 @@ class ProcessLearner:
     async def start(self) -> None:
         """Start the process."""
         await self._child.start(self._spec, self._startup_s)
-        self._log.emit("WorkerUp", worker="learner")
+        self._log.emit("WorkerUp", worker=LEARNER, role=Role.LEARNER)
 
     async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> StepResult:
         """Train on a batch."""

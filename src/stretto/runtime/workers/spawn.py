@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from stretto.data.identity import Role
 from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.kernel.supervised import Child
 from stretto.kernel.waits import Waits
@@ -27,7 +28,7 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2
 (thousands of page faults a step). Workers keep them; other C libraries ignore these."""
 
 
-def spawn(name: str, role: str, *, log_dir: Path, memory_fd: int, threads: int, model_type: str = "") -> Child:
+def spawn(name: str, role: Role, *, log_dir: Path, memory_fd: int, threads: int, model_type: str = "") -> Child:
     """Start a child: it imports for ``role`` (and ``model_type``, a Transformers model) and waits for its spec."""
     log_dir.mkdir(parents=True, exist_ok=True)
     environment = {

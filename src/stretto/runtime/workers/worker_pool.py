@@ -8,11 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from stretto.data.identity import Role
 from stretto.kernel.supervised import Child
 from stretto.runtime.workers.spawn import spawn
 from stretto.weights.memory import create
 
 LEARNER = "learner"
+"""Name of the worker that is one."""
 
 
 class WorkerPool:
@@ -25,9 +27,10 @@ class WorkerPool:
         self._log_dir, self._threads, self._model_type = log_dir, threads, model_type
         self.memory_fd = create()
         self._all: list[Child] = []
+        self._roles = {LEARNER: Role.LEARNER, **dict.fromkeys(engines, Role.ENGINE)}
         self._waiting: dict[str, Child] = {}
         try:
-            for name in (LEARNER, *engines):
+            for name in self._roles:
                 self._waiting[name] = self._spawn(name)
         except BaseException:
             self.close()
@@ -39,8 +42,8 @@ class WorkerPool:
 
     def _spawn(self, name: str) -> Child:
         started = spawn(
-            name, LEARNER if name == LEARNER else "engine", log_dir=self._log_dir, memory_fd=self.memory_fd,
-            threads=self._threads, model_type=self._model_type,
+            name, self._roles[name], log_dir=self._log_dir, memory_fd=self.memory_fd, threads=self._threads,
+            model_type=self._model_type,
         )  # fmt: skip
         self._all.append(started)
         return started
