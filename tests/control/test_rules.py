@@ -12,6 +12,7 @@ from stretto.config.schema import RunConfig
 from stretto.control.admission import Slots
 from stretto.control.batch import Fifo, SubmissionOrder
 from stretto.control.filter import ZeroVariance
+from stretto.control.guarantees import Guarantee
 from stretto.control.hooks import HOOKS, UNHEARD, RoleChange, build_rules
 from stretto.control.pool import DropOldest
 from stretto.control.publish import EveryK
@@ -22,6 +23,8 @@ from stretto.data.identity import Role
 from stretto.kernel.errors import ConfigError
 
 from .drive import complete, end_step, start_step, submit, view_of
+
+SOFT = ("control.admission.name=slots", "control.batch.name=fifo", "control.pool.name=drop-oldest")
 
 
 def config(*settings: str) -> RunConfig:
@@ -42,6 +45,52 @@ def test_every_hook_has_its_default() -> None:
 def test_a_rule_that_nobody_could_act_on_is_refused_by_name(hook: str) -> None:
     with pytest.raises(ConfigError, match=rf"control\.{hook}\.name = 'nowhere:Rule' would change nothing: .*default"):
         build_rules(config(f"control.{hook}.name=nowhere:Rule"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "guarantees"),
+    [
+        ((), "lag-bound depth whole-batches loaded-version"),
+        (("order=submission",), "lag-bound depth whole-batches submission-order loaded-version"),
+        (("control.version_pinning.name=pinned",), "lag-bound depth whole-batches loaded-version one-version"),
+        (SOFT, "whole-batches loaded-version"),
+        ((f"control.batch.name={__name__}:Newest",), "depth loaded-version"),
+        ((f"control.batch.name={__name__}:Whole",), "depth whole-batches loaded-version"),
+    ],
+)
+def test_a_run_keeps_what_all_rules_that_it_takes_promise(settings: Sequence[str], guarantees: str) -> None:
+    assert build_rules(config(*settings)).guarantees == guarantees.split()
+
+
+def test_a_promise_that_a_rule_can_not_give_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"control\.router: Sure can't guarantee 'depth'; such rules promise nothing"):
+        build_rules(config(f"control.router.name={__name__}:Sure"))
+    with pytest.raises(ConfigError, match=r"control\.batch: Sure can't guarantee 'depth'; .*whole-batches"):
+        build_rules(config(f"control.batch.name={__name__}:Sure"))
+
+
+class Newest:
+    """A batch rule that promises nothing."""
+
+    def form(self, view: View) -> Sequence[int] | None:
+        """The newest."""
+        return [max(view.ready)] if view.ready else None
+
+
+class Whole(Newest):
+    """One that says it takes whole batches."""
+
+    guarantees = frozenset({Guarantee.WHOLE_BATCHES})
+
+
+class Sure(Newest):
+    """One that promises what others keep."""
+
+    guarantees = frozenset({Guarantee.DEPTH})
+
+    def route(self, view: View, versions: Collection[int]) -> str | None:
+        """Nowhere."""
+        return None
 
 
 def test_defaults_change_nothing() -> None:

@@ -54,7 +54,7 @@ class Sim:
         self.emit("RunStart", mode=self.mode, seed=self.seed, lag_bound=self.lag_bound,
                   depth=float(self.lag_bound), prompts_per_step=self.prompts_per_step, group_size=self.group_size,
                   max_steps=self.steps, engines=self.engines, max_num_seqs=self.max_num_seqs, in_flight="keep",
-                  version=self.version, step=0)  # fmt: skip
+                  version=self.version, step=0, guarantees=["whole-batches", "loaded-version"])  # fmt: skip
         self.engine_version = [self.version] * self.engines
         for e in range(self.engines):
             self.emit("WorkerUp", worker=f"engine-{e}", role="engine")

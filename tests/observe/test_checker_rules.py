@@ -281,18 +281,24 @@ def test_a_dispatch_may_come_just_before_the_load_of_its_version_is_logged(versi
     next_id = 1 + max(id for e in events[:i] if e["e"] == "Submitted" for id in e["traj"])
     group = {"e": "Submitted", "t": events[i]["t"], "group": 900, "task": 900, "traj": [*range(next_id, next_id + 3)],
              "engine": events[i]["worker"], "version": 1}  # fmt: skip
-    start = {**events[0], "rules": {}}  # what admission allows is not the matter here
+    start = {**events[0], "guarantees": ["loaded-version"]}  # what admission allows is not the matter here
     loaded = {**events[i], "version": version}
     found = check_events([start, *events[1:i], group, loaded])
     assert (found == []) == clean
     assert clean or any("it was given work at 1 before" in v.message for v in found)
 
 
-def test_a_plugin_rule_is_not_held_to_what_the_built_in_ones_keep() -> None:
+def test_rules_are_held_to_what_they_promise_and_to_nothing_else() -> None:
     events = copy.deepcopy(LOGS["keep"])
-    events[0]["rules"].update(batch="mine", admission="mine")
+    events[0]["guarantees"].remove("whole-batches")
     smaller_batch(events)
     assert check_events(events) == []
+    events = copy.deepcopy(LOGS["keep"])
+    events[0]["guarantees"].append("submission-order")
+    steps = [e for e in events if e["e"] == "StepStart"]
+    in_order = sorted(g for e in steps for g in e["groups"]) == [g for e in steps for g in e["groups"]]
+    assert not in_order
+    assert {v.event for v in check_events(events) if "not in order of submission" in v.message} == {"StepStart"}
 
 
 def test_a_restart_takes_all_unfinished_members(tmp_path: Path) -> None:

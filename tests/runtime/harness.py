@@ -253,7 +253,7 @@ class Wired:
             in_flight=mode,
             version=0,
             step=0,
-            rules={"version_pinning": c.control.version_pinning.name, "batch": c.control.batch.name},
+            guarantees=context.rules.guarantees,
             tasks=self.tasks_in_all,
             drop_last=c.drop_last,
         )

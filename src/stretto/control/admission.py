@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stretto.control.demand import room, room_in_order
+from stretto.control.guarantees import Guarantee
 from stretto.control.hooks import ADMISSION
 from stretto.control.view import View
 
@@ -26,6 +28,8 @@ class DemandAdmission:
     """Start a group only if it and everything outstanding can still train within the lag bound; and keep at most
     (depth + 1) batches outstanding, the batch in training included. Nothing ever has to be dropped."""
 
+    guarantees: ClassVar = frozenset({Guarantee.LAG_BOUND, Guarantee.DEPTH})
+
     def decide(self, view: View, version: int) -> int:
         """Groups that may start at ``version``."""
         return max(0, min(room(view, version), _by_depth(view)))
@@ -36,6 +40,8 @@ class DemandAdmission:
 class SubmissionAdmission:
     """As ``demand``, for batches in order of submission (``order = "submission"`` sets both): a group that an engine
     with older weights starts trains after the outstanding ones all the same, so it must have the time for that."""
+
+    guarantees: ClassVar = frozenset({Guarantee.LAG_BOUND, Guarantee.DEPTH})
 
     def decide(self, view: View, version: int) -> int:
         """Groups that may start at ``version``."""

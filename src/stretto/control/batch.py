@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import attrgetter
+from typing import ClassVar
 
 from stretto.control.demand import may_start
+from stretto.control.guarantees import Guarantee
 from stretto.control.hooks import BATCH
 from stretto.control.view import View
 
@@ -22,6 +24,8 @@ class DemandBatch:
     "Wait only for groups that are due now" is not enough: it breaks the bound for L >= 2.
     """
 
+    guarantees: ClassVar = frozenset({Guarantee.LAG_BOUND, Guarantee.WHOLE_BATCHES})
+
     def form(self, view: View) -> Sequence[int] | None:
         """Ids, or None: wait for completions."""
         if not _enough(view):
@@ -34,6 +38,8 @@ class DemandBatch:
 @dataclass(frozen=True)
 class SubmissionOrder:
     """Strictly in order of submission: two wall-clock runs then train the same groups in the same order."""
+
+    guarantees: ClassVar = frozenset({Guarantee.LAG_BOUND, Guarantee.WHOLE_BATCHES, Guarantee.SUBMISSION_ORDER})
 
     def form(self, view: View) -> Sequence[int] | None:
         """The ids submitted first of all outstanding, or None while one of them still runs."""
@@ -48,6 +54,8 @@ class SubmissionOrder:
 class Fifo:
     """First completed, first trained, without regard to deadlines. Only the soft baseline of experiments: it does not
     keep the lag bound."""
+
+    guarantees: ClassVar = frozenset({Guarantee.WHOLE_BATCHES})
 
     def form(self, view: View) -> Sequence[int] | None:
         """The groups that completed first."""

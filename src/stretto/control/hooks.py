@@ -1,7 +1,8 @@
 """The hooks: what each is asked, and where its rules are registered.
 
-A rule is a dataclass whose fields are its options; its methods are pure functions of the view. ``Rules`` holds one
-rule per hook, built from ``control.*`` of the config.
+A rule is a dataclass whose fields are its options; its methods are pure functions of the view. What it promises it
+lists as ``guarantees`` (``control.guarantees``). ``Rules`` holds one rule per hook, built from ``control.*`` of the
+config.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from stretto.config.plugins import build_component
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component, Control
+from stretto.control.guarantees import HOOKS_OF, Guarantee, kept, promises
 from stretto.control.view import View
 from stretto.data.identity import ENGINES, Role
 from stretto.kernel.components import Registry
@@ -213,6 +215,11 @@ class Rules:
     quota: Quota
     loss_mask: LossMask
 
+    @property
+    def guarantees(self) -> list[Guarantee]:
+        """What a run with these rules keeps, beside what the loop keeps in any run."""
+        return kept({hook: getattr(self, hook) for hook in HOOKS})
+
 
 def build_rules(config: RunConfig) -> Rules:
     """The rules that the config names; unknown names, options or combinations raise ``ConfigError``."""
@@ -223,8 +230,10 @@ def build_rules(config: RunConfig) -> Rules:
         _check_heard(hook, spec.name)
         rules[hook] = build_component(registry, spec, f"control.{hook}", METHODS[hook])
         names[hook] = spec.name
-    _check_soft(names)
     built = Rules(**rules)
+    for hook in HOOKS:
+        promises(hook, getattr(built, hook))
+    _check_soft(names, built)
     _check_quota(config, built.quota)
     built.publish.check(config)
     return built
@@ -247,15 +256,15 @@ def _check_quota(config: RunConfig, quota: Quota) -> None:
         )
 
 
-def _check_soft(names: dict[str, str]) -> None:
+def _check_soft(names: dict[str, str], rules: Rules) -> None:
     """The soft baseline is whole or not at all. ``slots`` starts more than can train in time, so a batch rule that
     waits for deadlines waits forever and what is ready grows without end; ``fifo`` trains without regard to the lag
-    bound, which ``demand`` admission can't keep alone."""
-    soft = {"admission": "slots", "batch": "fifo"}
-    asked = [hook for hook, name in soft.items() if names[hook] == name]
+    bound, which ``demand`` admission can't keep alone. What rules of the user's own can is theirs to know."""
+    pair = [hook for hook in HOOKS_OF[Guarantee.LAG_BOUND] if ":" not in names[hook]]
+    asked = [hook for hook in pair if Guarantee.LAG_BOUND not in promises(hook, getattr(rules, hook))]
     if not asked:
         return
-    wrong = [h for h in soft if h not in asked and ":" not in names[h]]
+    wrong = [hook for hook in pair if hook not in asked]
     if names["pool"] == "keep":
         wrong.append("pool")
     if wrong:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stretto.config.schema import RunConfig
+from stretto.control.guarantees import Guarantee
 from stretto.control.hooks import VERSION_PINNING
 from stretto.control.view import View
 
@@ -19,6 +21,8 @@ def may_pin(config: RunConfig) -> bool:
 class Latest:
     """Whatever the engine has loaded, token by token (in-place updates)."""
 
+    guarantees: ClassVar = frozenset({Guarantee.LOADED_VERSION})
+
     def assign(self, view: View, engine: str) -> int | None:
         """None: not pinned."""
         return None
@@ -28,6 +32,8 @@ class Latest:
 @dataclass(frozen=True)
 class Pinned:
     """The version that the engine holds when the group starts, to the end of each trajectory (as DORA's C1)."""
+
+    guarantees: ClassVar = frozenset({Guarantee.LOADED_VERSION, Guarantee.ONE_VERSION})
 
     def assign(self, view: View, engine: str) -> int | None:
         """The engine's version."""

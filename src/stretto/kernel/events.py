@@ -13,7 +13,7 @@ Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names a
 =============  ===================================================================================================
 RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, depth, prompts_per_step, group_size,
                max_steps, tasks (null: no end), drop_last (only whole batches), engines, max_num_seqs, in_flight,
-               rules {hook: name}, version, step,
+               rules {hook: name}, guarantees [what these promise: ``control.guarantees``], version, step,
                late_lifetime? (steps; the objective takes late rewards)
 Resumed        version, step, max_steps, tasks, lr? [of the last step, of the next; the schedule isn't what it was]: the
                log goes on from a checkpoint; all workers are new

@@ -23,7 +23,7 @@ PLAIN, GZIP = "events.jsonl", "events.jsonl.gz"
 FORMAT = 4
 """Of the events, said in RunStart. 2: one FirstToken for all requests that an engine tells of at once. 3: max_num_seqs,
 and the hooks' names of today in ``rules``. 4: trajectories are numbered through the run,
-workers say their role."""
+workers say their role, and rules what they promise."""
 MALFORMED = "?"
 """Name of the event that stands for a line which isn't a JSON object."""
 _LEVEL = 1

@@ -20,7 +20,7 @@ pass, so a defect in the loop's own bookkeeping can't hide itself. What it holds
 What it remembers doesn't grow with the log: a trajectory that ended long ago is known by its group alone, a version
 that nothing open can have any more is forgotten.
 
-What rules of a user's own may do otherwise is checked only where ``RunStart.rules`` names built-in ones.
+What rules may do otherwise is checked only where they promise it (``RunStart.guarantees``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from stretto.control.guarantees import Guarantee
 from stretto.kernel.logfile import MALFORMED, stream_events
 from stretto.observe.checker_state import ENDINGS, SLACK_S, CheckResult, Event, Violation, some
 from stretto.observe.checker_steps import StepRules
@@ -36,9 +37,6 @@ from stretto.observe.checker_workers import WorkerRules
 
 ABNORMAL = ("error", "interrupt", "signal", "kill", "fail", "crash", "stop", "deadline", "deadlock")
 """``RunEnd.reason`` of a run that did not get to its end starts with one of these; it may leave work open."""
-
-PACING = ("demand", "submission")
-"""Admission rules that keep the work within (depth + 1) batches."""
 
 
 def check_events(events: Iterable[Event]) -> list[Violation]:
@@ -116,9 +114,9 @@ class Checker(WorkRules, StepRules, WorkerRules):
         s.batch, s.group_size = event.get("prompts_per_step"), event.get("group_size")
         s.max_steps, s.tasks = event.get("max_steps"), event.get("tasks")
         s.drop_last = event.get("drop_last", True)
-        s.rules = event.get("rules", {})
-        s.pinned = event.get("in_flight") == "pin" or s.rules.get("version_pinning") == "pinned"
-        if s.rules.get("admission") in PACING:
+        s.guarantees = frozenset(event["guarantees"])
+        s.pinned = event.get("in_flight") == "pin" or Guarantee.ONE_VERSION in s.guarantees
+        if Guarantee.DEPTH in s.guarantees:
             s.cap = int((event["depth"] + 1) * event["prompts_per_step"])
         s.version = s.published = event["version"]
         s.steps = event["step"]
@@ -172,7 +170,7 @@ class Checker(WorkRules, StepRules, WorkerRules):
         s = self.state
         if s.engines_changed:  # one that was on its way up may have kept both
             return
-        if s.to_release and not s.pins and s.rules.get("version_pinning", "latest") == "latest":
+        if s.to_release and not s.pins and Guarantee.LOADED_VERSION in s.guarantees:
             self.bad(f"version {some(s.to_release)} was never released")
         for worker in s.engines.values():
             if worker.announced is not None:

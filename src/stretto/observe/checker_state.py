@@ -131,8 +131,8 @@ class State:
     """each trajectory keeps the version that its engine held at its start"""
     pins: bool = False
     """some group was pinned to a version"""
-    rules: dict[str, str] = field(default_factory=dict)
-    """names of the control rules, by hook; a log may not tell them"""
+    guarantees: frozenset[str] = frozenset()
+    """what the control rules promise"""
     batch: int | None = None
     """groups of each step"""
     group_size: int | None = None
@@ -150,6 +150,8 @@ class State:
     """the version loaded at start or resume may be published once more"""
     steps: int = 0
     """that were not skipped"""
+    last_group: int = -1
+    """the highest one that has trained"""
     step: Event | None = None
     submitted: int = 0
     newest: int = -1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from stretto.control.guarantees import Guarantee
 from stretto.observe.checker_late import LateRules
 from stretto.observe.checker_state import Event, some
-
-WHOLE_BATCHES = ("demand", "submission", "fifo")
-"""Batch rules that form a smaller batch only at the end of the data."""
 
 
 class StepRules(LateRules):
@@ -25,8 +23,11 @@ class StepRules(LateRules):
         groups = len(event["groups"])
         # all that is open at the end of the data may be less
         rest = not s.drop_last and len(s.groups) == s.tasks and 0 < groups == s.outstanding < (s.batch or 0)
-        if s.batch is not None and groups != s.batch and not rest and s.rules.get("batch", "demand") in WHOLE_BATCHES:
+        if s.batch is not None and groups != s.batch and not rest and Guarantee.WHOLE_BATCHES in s.guarantees:
             self.bad(f"trains {groups} groups; prompts_per_step is {s.batch}")
+        order = [s.last_group, *event["groups"]]
+        if Guarantee.SUBMISSION_ORDER in s.guarantees and order != sorted(order):
+            self.bad(f"groups {some(event['groups'])} train after group {s.last_group}: not in order of submission")
         members = set(ids)
         s.step = {"step": event["step"], "groups": event["groups"], "members": members}
         self.late_step_starts(event, members)
@@ -81,6 +82,7 @@ class StepRules(LateRules):
             s.version += 1
             s.steps += 1
             for group in step["groups"]:
+                s.last_group = max(s.last_group, group)
                 s.ready.pop(group, None)
                 if group in s.groups:
                     s.groups[group].over = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stretto.control.guarantees import Guarantee
 from stretto.data.identity import Role
 from stretto.observe.checker_state import ENDINGS, SLACK_S, Engine, Event, Group, Open, Rules, some
 
@@ -43,7 +44,7 @@ class WorkRules(Rules):
             self.bad(f"group {event['group']} of {len(event['traj'])}; group_size is {s.group_size}")
         if engine.held is None or engine.role != Role.ENGINE:
             self.bad(f"{engine.name} serves no version now")
-        elif version != engine.held and s.rules.get("version_pinning", "latest") in ("latest", "pinned"):
+        elif version != engine.held and Guarantee.LOADED_VERSION in s.guarantees:
             if version < engine.held or version > s.published:
                 self.bad(f"dispatched at version {version}; {engine.name} holds {engine.held}")
             else:

@@ -293,7 +293,7 @@ def _log_start(run: RunSpec, log: EventLog, context: RunContext) -> None:
         "RunStart", format=FORMAT, mode=run.mode, seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
         prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=context.max_steps,
         tasks=context.tasks_in_all, drop_last=c.drop_last, engines=c.engine.count, max_num_seqs=c.engine.max_num_seqs,
-        in_flight=c.control.in_flight, rules=rules, version=0, step=0,
+        in_flight=c.control.in_flight, rules=rules, guarantees=run.rules.guarantees, version=0, step=0,
         **({} if context.late is None else {"late_lifetime": context.late.queue.lifetime}),
     )  # fmt: skip
 
