@@ -15,50 +15,58 @@ from stretto.control.view import View
 
 
 def view_of(
-    *, lag_bound: int, batch: int, max_steps: int = 1000, depth: float | None = None, engines: int = 1, size: int = 1
+    *,
+    lag_bound: int,
+    batch: int,
+    max_steps: int = 1000,
+    depth: float | None = None,
+    engines: int = 1,
+    size: int = 1,
+    watch: bool = False,
 ) -> View:
     """A view right after the first publish: every engine holds version 0."""
-    view = View()
+    view = View(watch)
     view(
         {
-            "e": "RunStart", "mode": "simulate", "lag_bound": lag_bound, "prompts_per_step": batch, "version": 0,
+            "e": "RunStart", "t": 0.0, "mode": "simulate", "policy": "policy", "lag_bound": lag_bound,
+            "prompts_per_step": batch, "version": 0,
             "group_size": size, "max_steps": max_steps, "step": 0, "engines": engines,
             "max_num_seqs": 8, "depth": lag_bound if depth is None else depth,
         }
     )  # fmt: skip
     for i in range(engines):
-        view({"e": "WorkerUp", "worker": f"engine-{i}", "role": "engine"})
-        view({"e": "Loaded", "worker": f"engine-{i}", "version": 0})
+        view({"t": 0.0, "e": "WorkerUp", "worker": f"engine-{i}", "role": "engine"})
+        view({"t": 0.0, "e": "Loaded", "worker": f"engine-{i}", "version": 0})
     return view
 
 
 def submit(view: View, group: int, version: int, engine: str = "engine-0") -> None:
     """One group of one trajectory; both have the same id."""
-    view({"e": "Submitted", "group": group, "traj": [group], "engine": engine, "version": version})
+    view({"t": 0.0, "e": "Submitted", "group": group, "traj": [group], "engine": engine, "version": version})
 
 
 def complete(view: View, group: int) -> None:
     """Its trajectory is done and the group is ready."""
-    view({"e": "TrajDone", "traj": group, "tokens": 1})
-    view({"e": "GroupReady", "group": group, "version": view.version})
+    view({"t": 0.0, "e": "TrajDone", "traj": group, "tokens": 1})
+    view({"t": 0.0, "e": "GroupReady", "group": group, "version": view.version})
 
 
 def lose(view: View, group: int, ending: str = "failed") -> None:
     """The group ends without training."""
-    view({"e": "TrajEnd", "traj": [group], "ending": ending, "group": group, "group_over": True})
+    view({"t": 0.0, "e": "TrajEnd", "traj": [group], "ending": ending, "group": group, "group_over": True})
 
 
 def start_step(view: View, groups: Sequence[int]) -> None:
     """A step takes its batch."""
-    view({"e": "StepStart", "groups": list(groups), "traj": list(groups)})
+    view({"t": 0.0, "e": "StepStart", "groups": list(groups), "traj": list(groups)})
 
 
 def end_step(view: View, skipped: bool = False) -> None:
     """It ends, with a new version unless it was skipped."""
     training = list(view.training)
-    view({"e": "StepEnd", "skipped": skipped, "version": view.version + (not skipped)})
+    view({"t": 0.0, "e": "StepEnd", "skipped": skipped, "version": view.version + (not skipped)})
     if skipped:
-        view({"e": "TrajEnd", "traj": training, "ending": "failed"})
+        view({"t": 0.0, "e": "TrajEnd", "traj": training, "ending": "failed"})
 
 
 @dataclass
@@ -94,7 +102,7 @@ class Drive:
         while view.version < self.max_steps:
             if self.prompt:
                 for name in EveryK(1).engines(view):
-                    view({"e": "Loaded", "worker": name, "version": view.version})
+                    view({"t": 0.0, "e": "Loaded", "worker": name, "version": view.version})
             open_ = [v for v in view.versions if self.admission.decide(view, v) > 0]
             name = LeastLoaded().route(view, open_)
             if name is not None:
@@ -134,7 +142,7 @@ class Drive:
                 complete(view, group)
         elif move == "load":
             behind = EveryK(self.every_k).engines(view)
-            view({"e": "Loaded", "worker": rng.choice(behind), "version": view.version})
+            view({"t": 0.0, "e": "Loaded", "worker": rng.choice(behind), "version": view.version})
         elif move == "start":
             assert chosen is not None
             oldest = min(view.ready[g].version for g in chosen)

@@ -150,37 +150,37 @@ def test_the_router_takes_the_least_loaded_engine_of_an_admissible_version() -> 
     assert route(view, [0]) == "engine-0"
     submit(view, 0, 0, "engine-0")
     assert route(view, [0]) == "engine-1"
-    view({"e": "Loaded", "worker": "engine-2", "version": 1})
+    view({"t": 0.0, "e": "Loaded", "worker": "engine-2", "version": 1})
     assert route(view, [0, 1]) == "engine-2", "among equals the newest version"
     assert route(view, [0]) == "engine-1"
     assert route(view, []) is None
-    view({"e": "WorkerDown", "worker": "engine-2", "role": "engine"})
-    view({"e": "RoleChanged", "worker": "engine-1", "role": "standby"})
+    view({"t": 0.0, "e": "WorkerDown", "worker": "engine-2", "role": "engine"})
+    view({"t": 0.0, "e": "RoleChanged", "worker": "engine-1", "role": "standby"})
     assert route(view, [0, 1]) == "engine-0"
-    view({"e": "WorkerUp", "worker": "engine-2", "role": "engine"})
+    view({"t": 0.0, "e": "WorkerUp", "worker": "engine-2", "role": "engine"})
     assert route(view, [0, 1]) == "engine-0", "it has no version yet"
-    view({"e": "Loaded", "worker": "engine-2", "version": 1})
+    view({"t": 0.0, "e": "Loaded", "worker": "engine-2", "version": 1})
     assert route(view, [0, 1]) == "engine-2"
 
 
 def test_a_role_is_said_and_liveness_is_another_matter() -> None:
     view = view_of(lag_bound=3, batch=1)
     for name, role in (("w", "engine"), ("engine-9", "scoring"), ("engine-8", "learner"), ("x", "standby")):
-        view({"e": "WorkerUp", "worker": name, "role": role})
-        view({"e": "Loaded", "worker": name, "version": 0})
+        view({"t": 0.0, "e": "WorkerUp", "worker": name, "role": role})
+        view({"t": 0.0, "e": "Loaded", "worker": name, "version": 0})
     assert [*view.engines] == ["engine-0", "w", "x"], "whatever a worker is called"
     assert [name for *_, name in view.by_load] == ["engine-0", "w"]
-    view({"e": "WorkerDown", "worker": "w", "role": "engine"})
-    view({"e": "RoleChanged", "worker": "w", "role": "standby"})
-    view({"e": "RoleChanged", "worker": "w", "role": "engine"})
+    view({"t": 0.0, "e": "WorkerDown", "worker": "w", "role": "engine"})
+    view({"t": 0.0, "e": "RoleChanged", "worker": "w", "role": "standby"})
+    view({"t": 0.0, "e": "RoleChanged", "worker": "w", "role": "engine"})
     assert (view.engines["w"].up, view.engines["w"].role) == (False, Role.ENGINE)
     assert [name for *_, name in view.by_load] == ["engine-0"], "a role revives nobody"
     assert "w" not in EveryK(1).engines(view)
-    view({"e": "RoleChanged", "worker": "w", "role": "standby"})
-    view({"e": "WorkerUp", "worker": "w", "role": "standby"})
-    view({"e": "Loaded", "worker": "w", "version": 0})
+    view({"t": 0.0, "e": "RoleChanged", "worker": "w", "role": "standby"})
+    view({"t": 0.0, "e": "WorkerUp", "worker": "w", "role": "standby"})
+    view({"t": 0.0, "e": "Loaded", "worker": "w", "version": 0})
     assert not view.engines["w"].serves
-    view({"e": "RoleChanged", "worker": "w", "role": "engine"})
+    view({"t": 0.0, "e": "RoleChanged", "worker": "w", "role": "engine"})
     assert view.engines["w"].serves
     with pytest.raises(ConfigError, match="gives w the role 'learner': an engine can be 'engine' or 'standby'"):
         RoleChange("w", Role.LEARNER)
@@ -201,13 +201,20 @@ def test_the_view_keeps_its_index_of_engines_true() -> None:
         elif move == "complete" and running:
             complete(view, running.pop(rng.randrange(len(running))))
         elif move == "load":
-            view({"e": "Loaded", "worker": name, "version": (view.engines[name].version or 0) + rng.randint(0, 1)})
+            view(
+                {
+                    "t": 0.0,
+                    "e": "Loaded",
+                    "worker": name,
+                    "version": (view.engines[name].version or 0) + rng.randint(0, 1),
+                }
+            )
         elif move == "down":
-            view({"e": "WorkerDown", "worker": name, "role": "engine"})
+            view({"t": 0.0, "e": "WorkerDown", "worker": name, "role": "engine"})
             if rng.random() < 0.7:
-                view({"e": "WorkerUp", "worker": name, "role": "engine"})
+                view({"t": 0.0, "e": "WorkerUp", "worker": name, "role": "engine"})
         elif move == "role":
-            view({"e": "RoleChanged", "worker": name, "role": "engine" if rng.random() < 0.7 else "standby"})
+            view({"t": 0.0, "e": "RoleChanged", "worker": name, "role": "engine" if rng.random() < 0.7 else "standby"})
         serving = [e for e in view.engines.values() if e.up and e.role == "engine" and e.version is not None]
         assert view.by_load == sorted((e.trajectories, -(e.version or 0), e.number, e.name) for e in serving)
         assert dict(view.versions) == {v: sum(e.version == v for e in serving) for v in {e.version for e in serving}}
@@ -217,7 +224,7 @@ def test_the_view_keeps_its_index_of_engines_true() -> None:
 def test_pinned_groups_get_their_engines_version() -> None:
     view = view_of(lag_bound=1, batch=1)
     assert Pinned().assign(view, "engine-0") == 0
-    view({"e": "Loaded", "worker": "engine-0", "version": 7})
+    view({"t": 0.0, "e": "Loaded", "worker": "engine-0", "version": 7})
     assert Pinned().assign(view, "engine-0") == 7
 
 
@@ -231,7 +238,7 @@ def test_every_k_loads_the_kth_and_the_last_and_catches_up() -> None:
         end_step(view)
         due.append(EveryK(2).engines(view))
         if step == 1:
-            view({"e": "Loaded", "worker": "engine-0", "version": 2})
+            view({"t": 0.0, "e": "Loaded", "worker": "engine-0", "version": 2})
     both = ["engine-0", "engine-1"]
     assert due == [[], both, ["engine-1"], both, both]
 

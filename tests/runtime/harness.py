@@ -17,7 +17,7 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
 from stretto.control.version_pinning import may_pin
 from stretto.control.view import View
-from stretto.data.identity import noise_key
+from stretto.data.identity import POLICY, noise_key
 from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
 from stretto.envs.scoring import InlineScoring
@@ -218,7 +218,8 @@ class Wired:
     async def _main(self, loop: VirtualLoop) -> Outcome:
         c = self.config
         log = EventLog(None, loop.time)
-        view = View()
+        rules = self.rules or build_rules(c)
+        view = View(rules.watches_trajectories)
         log.hear(deciding=[view], recording=[self.events.append])
         waits = Waits(log, c.deadlines.warn_s)
         loop.set_describe(waits.describe)
@@ -233,7 +234,7 @@ class Wired:
             engines.append(MortalEngine(f"engine-{i}", make, costs))
         env = self.env or (ChaoticEnvironment(costs, self.chaos) if self.chaos else SimulatedEnvironment(costs))
         context = RunContext(
-            config=c, rules=self.rules or build_rules(c), env=env, engines=EnginePool(engines, log, keeps=may_pin(c)),
+            config=c, rules=rules, env=env, engines=EnginePool(engines, log, keeps=may_pin(c)),
             learner=InlineLearner(SimulatedLearner(), costs, waits, c.deadlines.step_s), scoring=InlineScoring(),
             sampling=SamplingParams(), log=log, view=view, waits=waits, out=self.out, max_steps=c.max_steps,
             tasks_in_all=self.tasks_in_all, on_progress=self.on_progress,
@@ -242,6 +243,7 @@ class Wired:
             "RunStart",
             format=FORMAT,
             mode="simulate",
+            policy=POLICY,
             seed=c.seed,
             lag_bound=c.lag_bound,
             depth=c.pipeline_depth,

@@ -66,8 +66,8 @@ class Desk:
         self.view = View()
         self.log = EventLog(None, loop.time)
         self.log.hear(deciding=[self.view], recording=[self.events.append])
-        self.log.emit("RunStart", mode="simulate", lag_bound=3, depth=3, prompts_per_step=1, group_size=1, engines=1,
-                      max_num_seqs=1, max_steps=5, version=0)  # fmt: skip
+        self.log.emit("RunStart", mode="simulate", policy="policy", lag_bound=3, depth=3, prompts_per_step=1,
+                      group_size=1, engines=1, max_num_seqs=1, max_steps=5, version=0)  # fmt: skip
         pool = EnginePool([Handle(f"engine-{i}") for i in range(engines)], self.log)
         self.engines = [Engine(engine) for engine in pool]
         for engine in pool:

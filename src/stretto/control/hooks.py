@@ -220,6 +220,11 @@ class Rules:
         """What a run with these rules keeps, beside what the loop keeps in any run."""
         return kept({hook: getattr(self, hook) for hook in HOOKS})
 
+    @property
+    def watches_trajectories(self) -> bool:
+        """Does a rule read ``View.trajectories`` or ``View.load``?"""
+        return any(getattr(getattr(self, hook), "watches_trajectories", False) for hook in HOOKS)
+
 
 def build_rules(config: RunConfig) -> Rules:
     """The rules that the config names; unknown names, options or combinations raise ``ConfigError``."""

@@ -6,15 +6,15 @@ decision can be replayed from the log, in any mode.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from stretto.data.identity import ENGINES, Role
-
-Event = dict[str, Any]
+from stretto.control.engines import EngineIndex
+from stretto.control.watch import EngineLoad, TrajectoryView, Watch
+from stretto.data.identity import POLICY, PolicyVersion
+from stretto.kernel.errors import InvariantError
+from stretto.kernel.logfile import Event
 
 
 @dataclass(slots=True)
@@ -32,45 +32,24 @@ class GroupView:
     """Published version when the group became ready; None while it runs."""
 
 
-@dataclass(slots=True)
-class EngineView:
-    """An engine as the loop knows it: the version that it acknowledged and the trajectories that it serves."""
-
-    name: str
-    version: int | None = None
-    trajectories: int = 0
-    up: bool = True
-    """Does it live?"""
-    role: Role = Role.ENGINE
-    """What it is for, alive or not: an engine, or one on standby."""
-    number: int = 0
-    """Its place in the order of coming up."""
-    serves: bool = False
-    """May it be given work: alive, an engine, with a version?"""
-
-    @property
-    def active(self) -> bool:
-        """May it be given work, once it has a version?"""
-        return self.up and self.role is Role.ENGINE
-
-
-def _key(engine: EngineView) -> tuple[int, int, int, str]:
-    assert engine.version is not None
-    return engine.trajectories, -engine.version, engine.number, engine.name
-
-
-class View:
+class View(EngineIndex):
     """What rules may know.
 
-    ``slots`` of all engines; ``running_trajectories``: not done yet.
+    ``t``: when the latest event came that tells something here, seconds on the run's clock. ``policy``: whose versions
+    these are. ``slots`` of all engines; ``running_trajectories``: not done yet.
     ``version``: completed learner steps; a step that starts now starts at it. ``running``, ``ready``: groups by id.
     ``tasks``: of the data in all, None without end; ``started``: groups that were. ``drop_last``: batches are whole.
     ``training``: ids of the groups in the step that runs now. ``outstanding``: dispatch version -> number of groups
     running or ready. ``by_load``: (trajectories, -version, number, name) of each engine that ``serves``, in ascending
     order. ``versions``: version -> how many of these engines hold it.
+
+    ``trajectories``, ``load``: single trajectories, and what each engine has to do; only where ``watch``, which a rule
+    asks for by ``watches_trajectories = True`` in its class.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: bool = False) -> None:
+        super().__init__()
+        self.policy = POLICY
         self.mode = ""
         self.lag_bound = 0
         self.depth = 0.0
@@ -88,9 +67,6 @@ class View:
         self.ready: dict[int, GroupView] = {}
         self.training: dict[int, GroupView] = {}
         self.outstanding: Counter[int] = Counter()
-        self.engines: dict[str, EngineView] = {}
-        self.by_load: list[tuple[int, int, int, str]] = []
-        self.versions: Counter[int] = Counter()
         self.ledger: Counter[str] = Counter()
         self._group_of: dict[int, int] = {}
         self._training_ids: list[int] = []
@@ -109,6 +85,19 @@ class View:
             "Loaded": self._loaded,
             "RoleChanged": self._role_changed,
         }
+        self._watch = Watch() if watch else None
+        if self._watch is not None:
+            for name, handler in self._watch.handlers.items():
+                self._handlers[name] = self._both(self._handlers.get(name), handler)
+
+    def _both(self, own: Callable[[Event], None] | None, more: Callable[[Event], None]) -> Callable[[Event], None]:
+        def handle(event: Event) -> None:
+            self.t = event["t"]
+            if own is not None:
+                own(event)
+            more(event)
+
+        return handle
 
     @property
     def handlers(self) -> dict[str, Callable[[Event], None]]:
@@ -120,6 +109,29 @@ class View:
         handler = self._handlers.get(event["e"])
         if handler is not None:
             handler(event)
+
+    @property
+    def trajectories(self) -> dict[int, TrajectoryView]:
+        """Each trajectory that has not ended, by id."""
+        return self._watched().trajectories
+
+    @property
+    def load(self) -> dict[str, EngineLoad]:
+        """What each engine that has had something to do has to do, by name."""
+        return self._watched().load
+
+    def _watched(self) -> Watch:
+        if self._watch is None:
+            raise InvariantError(
+                "a rule reads view.trajectories or view.load, which cost something and are kept only for rules that "
+                "ask: say watches_trajectories = True in its class"
+            )
+        return self._watch
+
+    def loaded(self, engine: str) -> PolicyVersion | None:
+        """What this engine acknowledged last; None before its first weights."""
+        version = self.engines[engine].version
+        return None if version is None else PolicyVersion(self.policy, version)
 
     @property
     def take(self) -> int:
@@ -140,7 +152,7 @@ class View:
         return list(self._group_of)
 
     def _run_start(self, event: Event) -> None:
-        self.mode = event["mode"]
+        self.t, self.policy, self.mode = event["t"], event["policy"], event["mode"]
         self.lag_bound = event["lag_bound"]
         self.depth = event["depth"]
         self.batch = event["prompts_per_step"]
@@ -151,84 +163,23 @@ class View:
         self.tasks, self.drop_last = event.get("tasks"), event.get("drop_last", False)
 
     def _resumed(self, event: Event) -> None:
-        self.max_steps, self.tasks = event["max_steps"], event.get("tasks")
-        self.engines = {}
-        self.by_load = []
-        self.versions = Counter()
+        self.t, self.max_steps, self.tasks = event["t"], event["max_steps"], event.get("tasks")
+        self._forget_engines()
         for group in self.running.values():
             group.engine = ""
 
     def _restarted(self, event: Event) -> None:
+        self.t = event["t"]
         group = self.running[event["group"]]
         self._release(group)
         group.version, group.engine = event["version"], event["engine"]
         self.outstanding[group.version] += 1
         self._load(group.engine, len(group.open))
 
-    def _worker_up(self, event: Event) -> None:
-        name, role = event["worker"], Role(event["role"])
-        if role in ENGINES:
-            before = self.engines.get(name)
-            number = len(self.engines) if before is None else before.number
-            if before is not None:
-                self._take_out(before)
-            self.engines[name] = EngineView(name, role=role, number=number)
-
-    def _worker_down(self, event: Event) -> None:
-        self._change(event["worker"], up=False)
-
-    def _role_changed(self, event: Event) -> None:
-        self._change(event["worker"], role=Role(event["role"]))
-
-    def _loaded(self, event: Event) -> None:
-        self._change(event["worker"], version=event["version"])
-
-    # engines in the order of their load
-
-    def _change(self, name: str, **fields: Any) -> None:
-        engine = self.engines.get(name)
-        if engine is None:  # a worker of another kind
-            return
-        self._take_out(engine)
-        for key, value in fields.items():
-            setattr(engine, key, value)
-        self._put_in(engine)
-
-    def _load(self, name: str, more: int) -> None:
-        engine = self.engines.get(name)
-        if engine is None:
-            return
-        if not engine.serves:
-            engine.trajectories += more
-            return
-        order = self.by_load
-        at = bisect_left(order, _key(engine))
-        engine.trajectories += more
-        key = _key(engine)
-        if (at + 1 == len(order) or key < order[at + 1]) and (not at or order[at - 1] < key):
-            order[at] = key  # it keeps its place
-        else:
-            del order[at]
-            insort(order, key)
-
-    def _take_out(self, engine: EngineView) -> None:
-        if engine.serves:
-            assert engine.version is not None
-            del self.by_load[bisect_left(self.by_load, _key(engine))]
-            self.versions[engine.version] -= 1
-            if not self.versions[engine.version]:
-                del self.versions[engine.version]
-
-    def _put_in(self, engine: EngineView) -> None:
-        engine.serves = engine.active and engine.version is not None
-        if engine.serves:
-            assert engine.version is not None
-            insort(self.by_load, _key(engine))
-            self.versions[engine.version] += 1
-
     # groups
 
     def _submitted(self, event: Event) -> None:
+        self.t = event["t"]
         group_id, ids = event["group"], event["traj"]
         group = self.running.get(group_id)
         if group is None:
@@ -251,11 +202,13 @@ class View:
         return group
 
     def _done(self, event: Event) -> None:
+        self.t = event["t"]
         group = self._close(event["traj"])
         if group is not None:
             group.tokens += event["tokens"]
 
     def _ended(self, event: Event) -> None:
+        self.t = event["t"]
         for trajectory in event["traj"]:
             self._close(trajectory)
             del self._group_of[trajectory]
@@ -266,11 +219,13 @@ class View:
                 self._release(group)
 
     def _group_ready(self, event: Event) -> None:
+        self.t = event["t"]
         group = self.running.pop(event["group"])
         group.version_complete = event["version"]
         self.ready[group.id] = group
 
     def _step_start(self, event: Event) -> None:
+        self.t = event["t"]
         self.training = {g: self.ready.pop(g) for g in event["groups"]}
         for group in self.training.values():
             self._release(group)
@@ -278,6 +233,7 @@ class View:
         self.steps_tried += 1
 
     def _step_end(self, event: Event) -> None:
+        self.t = event["t"]
         if not event["skipped"]:
             self.ledger["trained"] += len(self._training_ids)
             self.version = event["version"]

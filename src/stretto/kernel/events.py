@@ -11,10 +11,10 @@ belongs is said in its Submitted. Those of evaluations have no events of their o
 Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names and further fields:
 
 =============  ===================================================================================================
-RunStart       format, mode (train | rehearse | simulate), seed, lag_bound, depth, prompts_per_step, group_size,
-               max_steps, tasks (null: no end), drop_last (only whole batches), engines, max_num_seqs, in_flight,
-               rules {hook: name}, guarantees [what these promise: ``control.guarantees``], version, step,
-               late_lifetime? (steps; the objective takes late rewards)
+RunStart       format, mode (train | rehearse | simulate), policy (whose versions these are), seed, lag_bound, depth,
+               prompts_per_step, group_size, max_steps, tasks (null: no end), drop_last (only whole batches), engines,
+               max_num_seqs, in_flight, rules {hook: name}, guarantees [what these promise, ``control.guarantees``],
+               version, step, late_lifetime? (steps; the objective takes late rewards)
 Resumed        version, step, max_steps, tasks, lr? [of the last step, of the next; the schedule isn't what it was]: the
                log goes on from a checkpoint; all workers are new
 Restarted      group, traj [open ids], engine, version, pin?: an unfinished group goes on after Resumed;
@@ -44,7 +44,8 @@ RoleChanged    worker, role (engine | standby); whether it lives is another matt
 Published      version, checksum, bytes, start
 Loaded         worker, version, mode, start (of the pause)
 Released       version: no engine holds it any more
-Busy           worker, start, end, tokens, prefill, rows (mean): the worker computed from start to end
+Busy           worker, start, end, tokens, prefill, rows (mean), waiting? (requests without a slot at its end),
+               kv_tokens? (that its cache held), preempted? (requests so far): the worker computed from start to end
 Waiting        owner, what, since: a wait passed ``deadlines.warn_s``
 Fault          where, what: something failed and was dealt with
 Eval           version, accuracy, reward, n, start, absent? (of the n, those that have no reward and count as 0),

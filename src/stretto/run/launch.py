@@ -17,6 +17,7 @@ from stretto.config.load import read_source, to_toml, validate
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import HOOKS, Rules, in_order
 from stretto.control.view import View
+from stretto.data.identity import POLICY
 from stretto.kernel.clock import VirtualLoop, WallLoop, few_collections, run_virtual
 from stretto.kernel.components import said_where
 from stretto.kernel.containment import no_way_out
@@ -56,7 +57,7 @@ def check_start(
         rundir.check_free(Path(config.out_dir))
     else:
         rundir.check_free(Path(config.out_dir))
-        view = View()
+        view = View(rules.watches_trajectories)
         restored = _restore(config, mode, resume, view)
         env, model_dir = peek_environment(config, mode)
         if restored is not None:
@@ -123,7 +124,7 @@ def _held(
     config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path | None, signals: Signals | None
 ) -> dict[str, Any]:
     """``launch``, in a directory that is ours alone."""
-    view, figures = View(), Figures()
+    view, figures = View(rules.watches_trajectories), Figures()
     live = LiveView(
         config.logging.console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train",
         max_new_tokens=config.sampling.max_new_tokens, health=figures.health,
@@ -290,10 +291,11 @@ def _log_start(run: RunSpec, log: EventLog, context: RunContext) -> None:
     chosen = in_order(c)
     rules = {hook: (chosen.get(hook) or getattr(c.control, hook)).name for hook in HOOKS}
     log.emit(
-        "RunStart", format=FORMAT, mode=run.mode, seed=c.seed, lag_bound=c.lag_bound, depth=c.pipeline_depth,
-        prompts_per_step=c.prompts_per_step, group_size=c.group_size, max_steps=context.max_steps,
-        tasks=context.tasks_in_all, drop_last=c.drop_last, engines=c.engine.count, max_num_seqs=c.engine.max_num_seqs,
-        in_flight=c.control.in_flight, rules=rules, guarantees=run.rules.guarantees, version=0, step=0,
+        "RunStart", format=FORMAT, mode=run.mode, policy=POLICY, seed=c.seed, lag_bound=c.lag_bound,
+        depth=c.pipeline_depth, prompts_per_step=c.prompts_per_step, group_size=c.group_size,
+        max_steps=context.max_steps, tasks=context.tasks_in_all, drop_last=c.drop_last, engines=c.engine.count,
+        max_num_seqs=c.engine.max_num_seqs, in_flight=c.control.in_flight, rules=rules,
+        guarantees=run.rules.guarantees, version=0, step=0,
         **({} if context.late is None else {"late_lifetime": context.late.queue.lifetime}),
     )  # fmt: skip
 
