@@ -117,7 +117,7 @@ def test_records_survive_a_checkpoint(model: Path, tmp_path: Path) -> None:
     assert runs.exit_code(pid) == -signal.SIGKILL
     checkpoint = latest(out / "checkpoints")
     assert checkpoint is not None
-    open_turns = [c[-1] for group in load_checkpoint(checkpoint).running for c in group.open.values() if c]
+    open_turns = [c[-1] for group in load_checkpoint(checkpoint).running for m in group.open if (c := m.completions)]
     assert open_turns, "the checkpoint holds rollouts in the middle of a turn"
     assert all(c.records["sampled_logprobs"].shape == (len(c.tokens), 3) for c in open_turns)
     assert runs.go_on(out, mode="rehearse")["steps"] == 8
