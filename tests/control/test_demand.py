@@ -81,7 +81,7 @@ def counterexample() -> View:
     assert DemandBatch().form(view) == [a]
     start_step(view, [a])
     end_step(view)
-    view({"e": "Loaded", "worker": "engine-0", "version": 1})
+    view({"e": "Loaded", "t": 0.0, "worker": "engine-0", "version": 1})
     submit(view, d, 1)
     complete(view, d)
     return view

@@ -184,7 +184,7 @@ def replacement(**fields: Any) -> Change:
         first = events[i]
         lost = first["traj"][0]
         fail = {"e": "TrajEnd", "t": first["t"], "traj": [lost], "ending": "failed", "reason": "", "tokens": 0}
-        again = {**first, "traj": [first["traj"][0] + 500], "replaces": lost, **fields}
+        again = {**first, "traj": [first["traj"][-1] + 1], "replaces": lost, **fields}
         events[i + 1 :] = [fail, again]
 
     return change

@@ -87,7 +87,8 @@ class SimulatedEngine:
         self._time = 0.0  # decoding has progressed up to here; in the future while a prefill or a load blocks it
         self.rows: dict[int, _Row] = {}
         """Active requests."""
-        self._heap: list[tuple[float, int, int]] = []  # (V at its end, trajectory: of one instant that order, request)
+        self._heap: list[tuple[float, int, int]] = []
+        """(V at the end, noise key, request): what ends together ends in an order that no id decides."""
         self.waiting: deque[Request] = deque()
         """Requests without a slot, in the order of their coming."""
         self._starts: deque[tuple[float, int]] = deque()  # (V at the first token, request), ascending
@@ -130,7 +131,7 @@ class SimulatedEngine:
             self.prefilled += prompt
             version = self._loads[-1][1] if request.version is None else self._held(request.version)
             rows[id] = _Row(request, v, length, self._forgotten + len(self._loads), version)
-            heapq.heappush(self._heap, (v + length, request.trajectory, id))
+            heapq.heappush(self._heap, (v + length, request.noise_key, id))
             self._starts.append((v + 1.0, id))
 
     def _held(self, version: int) -> int:
