@@ -168,7 +168,7 @@ def learner_alone(config: RunConfig, model_dir: Path, seconds: float, go: Any, o
     from stretto.data.trajectory import Transcript
     from stretto.learner.build import build_learner
     from stretto.rollout.build import build_engine
-    from stretto.weights.store import WeightStore
+    from stretto.weights.memory import SharedMemory
 
     learner = build_learner(model_dir, config, 10**9)
     engine = build_engine(model_dir, config.engine, 0, light_tokenizer(model_dir).eos_ids)
@@ -185,14 +185,14 @@ def learner_alone(config: RunConfig, model_dir: Path, seconds: float, go: Any, o
                 transcript.sample(completion)
                 trajectories.append(transcript.finish(float(i % 2)))
         batches.append(pack(sorted(trajectories, key=lambda t: t.id)))
-    from stretto.weights.layout import Layout
-
-    store = WeightStore.create(Layout.of(learner.weights()).nbytes)
+    transport = SharedMemory.open(Path())
+    staged = learner.stage(transport.stage)
     go.wait()
     start, done = time.monotonic(), 0
     while time.monotonic() - start < seconds:
         learner.step(batches[done % 4])
-        store.stage(done % 2, learner.version, learner.weights())
+        before, staged = staged, learner.stage(transport.stage)
+        transport.release(before.version)
         done += 1
     out.put(("learner", done / (time.monotonic() - start)))
 

@@ -1,4 +1,4 @@
-"""Publish: seconds to stage, verify and load a version into live parameters, against a plain copy.
+"""Publish: seconds to stage, fetch (verified) and load a version into live parameters, against a plain copy.
 
 ``python benchmarks/publish.py [--json]``: one row per size; ``bar`` is the limit in seconds for ``ours``.
 """
@@ -10,12 +10,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from stretto.weights.layout import Layout
-from stretto.weights.store import WeightStore
+from stretto.data.identity import PolicyVersion
+from stretto.weights.memory import SharedMemory
 
 SIZES = {"publish-1M": (1_000_000, 0.005, 30), "publish-135M": (135_000_000, 0.5, 5)}
 
@@ -43,15 +44,15 @@ def row(name: str, total: int, bar: float, repeats: int) -> dict[str, object]:
     """Measure one size."""
     weights = parameters(total)
     live = {key: torch.empty_like(value) for key, value in weights.items()}
-    store = WeightStore.create(Layout.of(weights).nbytes)
-    version = 0
+    transport = SharedMemory.open(Path())
+    staged = transport.stage(PolicyVersion(), weights)
 
     def publish() -> None:
-        nonlocal version
-        version += 1
-        staged = store.stage(version % 2, version, weights)
-        for key, value in store.read(version % 2, staged).items():
+        nonlocal staged
+        before, staged = staged, transport.stage(PolicyVersion(number=staged.version.number + 1), weights)
+        for key, value in transport.fetch(staged).items():
             live[key].copy_(value)
+        transport.release(before.version)
 
     def copy() -> None:
         for key, value in weights.items():
@@ -60,7 +61,7 @@ def row(name: str, total: int, bar: float, repeats: int) -> dict[str, object]:
     ours, other = median_s(publish, repeats), median_s(copy, repeats)
     if not all(torch.equal(live[key], value) for key, value in weights.items()):
         raise SystemExit(f"{name}: the live parameters differ from the published ones")
-    store.close()
+    transport.close()
     return {"name": name, "ours": ours, "other": other, "ratio": ours / other, "bar": bar, "pass": ours <= bar}
 
 

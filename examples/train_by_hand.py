@@ -32,6 +32,7 @@ from stretto.runtime.client import RolloutClient
 from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.pooled_engine import PooledEngine
 from stretto.runtime.workers.inline import InlineEngine
+from stretto.weights.in_process import InProcess
 
 LAG = 2  # versions: the hard bound on staleness
 PROMPTS, GROUP = 16, 8  # a batch: so many prompts, so many answers to each
@@ -54,8 +55,9 @@ async def main(steps: int, accuracy: float) -> list[float]:
     #    distribution that it was sampled from. It is passive: a handle drives it inside this event loop, and the pool
     #    sends it requests.
     log = EventLog(None, asyncio.get_running_loop().time)
+    transport = InProcess()  # takes weights from the learner to the engine
     settings = EngineConfig(max_num_seqs=(LAG + 1) * PROMPTS * GROUP, max_model_len=16)
-    handle = InlineEngine("engine", build_engine(model_dir, settings, SEED, tokenizer.eos_ids), None, 4)
+    handle = InlineEngine("engine", build_engine(model_dir, settings, SEED, tokenizer.eos_ids), None, 4, transport)
     engine = EnginePool([handle], log)["engine"]
     sampling = SamplingParams(temperature=1.0, max_new_tokens=5, stop=tokenizer.eos_ids)
 
@@ -66,7 +68,8 @@ async def main(steps: int, accuracy: float) -> list[float]:
     learner = Learner(model_dir, LearnerConfig(lr=2e-4), objective, seed=SEED, max_steps=steps, lag_bound=LAG)
 
     # 6. Version 0 goes to the engine, which serves nothing before.
-    await engine.load((0, learner.weights()), 0, "keep")
+    staged = learner.stage(transport.stage)
+    await engine.load(staged, "keep")
 
     # 7. The loop: start batches ahead, train the oldest, publish, and let running answers go on under new weights.
     rewards, waiting = [], {}
@@ -77,8 +80,10 @@ async def main(steps: int, accuracy: float) -> list[float]:
         trajectories = await waiting.pop(version)
         stalest = max(int(version - t.versions[t.mask].min()) for t in trajectories)
         assert stalest <= LAG, "no token trains that is older than the bound"
-        result = learner.step(pack(trajectories))
-        await engine.load((result.version, learner.weights()), 0, "keep")
+        learner.step(pack(trajectories))
+        transport.release(staged.version)
+        staged = learner.stage(transport.stage)
+        await engine.load(staged, "keep")
         rewards.append(sum(t.reward or 0.0 for t in trajectories) / len(trajectories))
         if version % 10 == 0 or version == steps - 1:
             recent = rewards[-10:]  # one batch alone is noise: 128 answers are known to +- 0.04

@@ -18,6 +18,10 @@ from stretto.models.load import load_policy
 from stretto.models.lora import check_adapters
 from stretto.objectives import get
 from stretto.rollout.engine import TorchEngine
+from stretto.weights.files import Files
+from stretto.weights.in_process import InProcess
+from stretto.weights.memory import SharedMemory
+from stretto.weights.transport import Transport
 
 
 def saved(out: Path, name: str, **settings: Any) -> Path:
@@ -82,6 +86,48 @@ def test_an_adapter_is_published_and_saved_as_it_is_scored(
     theirs = torch.zeros_like(ours)
     theirs[:, 1:] = merged[:, :-1].gather(2, batch.tokens[:, 1:, None])[..., 0]
     torch.testing.assert_close(ours[batch.mask], theirs[batch.mask], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [SharedMemory, Files, InProcess])
+@pytest.mark.parametrize("parts", ["adapter", "both"])
+def test_an_adapter_is_staged_by_itself_or_beside_the_matrices_it_is_merged_into(
+    kind: type[Transport], parts: str, tmp_path: Path
+) -> None:
+    model_dir = saved(tmp_path / "model", "llama", tie_word_embeddings=True)
+    one = learner(model_dir, ["lm_head", "q_proj"])
+    one.parts = parts  # type: ignore[assignment]
+    with torch.no_grad():
+        for p in one.scorer.policy_parameters().values():
+            p.normal_(std=0.1)
+    transport = InProcess() if kind is InProcess else kind.open(tmp_path / "weights")
+    staged = one.stage(transport.stage)
+    fetched = transport.fetch(staged)
+    assert staged.parts == ({"adapter"} if parts == "adapter" else {"merged", "adapter"})
+    assert staged.adapter is not None
+    assert (staged.adapter.config["r"], staged.adapter.config["lora_alpha"]) == (3, 32.0)
+    merged, adapter = staged.merged(fetched), {name: fetched[name] for name in staged.adapter.names}
+    assert all(name.startswith("base_model.model.") for name in adapter)
+    assert len(adapter) == 2 * (2 + 1 + 1), "A and B of two layers, of the embedding, and of the head that shares it"
+    assert merged.keys() == (set() if parts == "adapter" else one.weights().keys())
+    assert all(torch.equal(merged[name], w) for name, w in one.weights().items() if name in merged)
+    if kind is Files:
+        from peft import PeftModel
+
+        tokens = torch.arange(2 * 9).view(2, 9) % VOCAB
+        loaded = PeftModel.from_pretrained(load_policy(model_dir), str(staged.where["directory"])).eval()
+        plain = load_policy(model_dir)
+        with torch.no_grad():
+            for name, weight in one.weights().items():
+                dict(plain.named_parameters())[name].copy_(weight)
+        torch.testing.assert_close(logp_of(loaded, tokens), logp_of(plain, tokens), rtol=0, atol=1e-4)
+        assert float((logp_of(loaded, tokens) - logp_of(load_policy(model_dir), tokens)).abs().max()) > 0.05
+    transport.close()
+
+
+def test_what_has_no_adapter_publishes_none(tmp_path: Path) -> None:
+    one = Learner(saved(tmp_path, "llama"), LearnerConfig(), get("tis"), parts="both")
+    with pytest.raises(ConfigError, match="there is no adapter that could be published"):
+        one.stage(InProcess().stage)
 
 
 def test_a_target_that_is_nowhere_is_an_error_that_lists_what_there_is(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from stretto.rollout.types import Request
 from stretto.run.checks import check, warnings
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.kinds import find_kind
+from stretto.weights.staged import StagedWeights
 
 
 class Bare(EngineHandle):
@@ -35,7 +36,7 @@ class Bare(EngineHandle):
 
     def abort(self, ids: Sequence[int]) -> None: ...
 
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
         return Loaded(0, 0.0)
 
     async def close(self) -> None: ...

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from stretto.data.identity import PolicyVersion
 from stretto.rollout.capabilities import Capabilities
 from stretto.rollout.types import Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
+from stretto.weights.layout import Layout
+from stretto.weights.staged import StagedWeights
+
+
+def staged_weights(number: int) -> StagedWeights:
+    """Weights of this version, which nobody looks at."""
+    return StagedWeights(PolicyVersion(number=number), "none", {}, Layout((), 0), "", 0)
 
 
 class Idle(EngineHandle):
@@ -29,8 +36,8 @@ class Idle(EngineHandle):
     def abort(self, ids: Sequence[int]) -> None:
         self.aborted += ids
 
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
-        return Loaded(staged, 0.0)
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+        return Loaded(weights.version.number, 0.0)
 
     async def close(self) -> None:
         pass

@@ -39,6 +39,8 @@ from stretto.simulation.costs import CostModel
 from stretto.simulation.engine import SimulatedEngine
 from stretto.simulation.env import SimulatedEnvironment
 from stretto.simulation.learner import SimulatedLearner
+from stretto.weights.in_process import InProcess
+from stretto.weights.staged import StagedWeights
 
 QUIET = {"logging": {"report": False, "console": "off"}, "eval": {"tasks": 0}}
 
@@ -123,8 +125,8 @@ class MortalEngine(SimulatedEngineHandle):
         self._serving = False
         self._death: asyncio.Future[None] = self._loop.create_future()
 
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
-        work = self._loop.create_task(super().load(staged, slot, in_flight))
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+        work = self._loop.create_task(super().load(weights, in_flight))
         death = self._death
         await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
         if work.done() and not work.cancelled():
@@ -235,9 +237,9 @@ class Wired:
         env = self.env or (ChaoticEnvironment(costs, self.chaos) if self.chaos else SimulatedEnvironment(costs))
         context = RunContext(
             config=c, rules=rules, env=env, engines=EnginePool(engines, log, keeps=may_pin(c)),
-            learner=InlineLearner(SimulatedLearner(), costs, waits, c.deadlines.step_s), scoring=InlineScoring(),
-            sampling=SamplingParams(), log=log, view=view, waits=waits, out=self.out, max_steps=c.max_steps,
-            tasks_in_all=self.tasks_in_all, on_progress=self.on_progress,
+            learner=InlineLearner(SimulatedLearner(), costs, waits, c.deadlines.step_s, InProcess()),
+            scoring=InlineScoring(), sampling=SamplingParams(), log=log, view=view, waits=waits, out=self.out,
+            max_steps=c.max_steps, tasks_in_all=self.tasks_in_all, on_progress=self.on_progress,
         )  # fmt: skip
         log.emit(
             "RunStart",

@@ -22,6 +22,7 @@ from stretto.runtime.pooled_engine import PooledEngine
 from stretto.runtime.workers.inline import InlineEngine
 from stretto.simulation.costs import CostModel
 from stretto.simulation.env import SimulatedEnvironment
+from stretto.weights.in_process import InProcess
 
 from .handles import Idle
 from .harness import Wired, assert_clean, configure, of
@@ -177,7 +178,8 @@ def inline(model: Path, count: int, scenario: Callable[[EnginePool], Coroutine[A
 
     async def play() -> None:
         loop = asyncio.get_running_loop()
-        handles = [InlineEngine(f"engine-{i}", build_engine(model, settings, 0, ()), None, 1) for i in range(count)]
+        engines = [build_engine(model, settings, 0, ()) for _ in range(count)]
+        handles = [InlineEngine(f"engine-{i}", engine, None, 1, InProcess()) for i, engine in enumerate(engines)]
         for handle in handles:
             handle._engine.load(0, {}, "keep")
         pool = EnginePool(handles, EventLog(None, loop.time))

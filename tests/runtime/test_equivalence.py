@@ -149,7 +149,11 @@ def test_inline_on_the_wall_clock_equals_the_synchronous_trainer(
     assert_same(of_run(tmp_path / "run"), reference, ROUNDING)
 
 
-def test_worker_processes_equal_the_synchronous_trainer(reference: Trained, model: Path, tmp_path: Path) -> None:
-    env = (f"env.name={Dense.__module__}:Jittery", "env.digits=1")
+@pytest.mark.parametrize("transport", ["shared-memory", "files"])
+def test_worker_processes_equal_the_synchronous_trainer(
+    transport: str, reference: Trained, model: Path, tmp_path: Path
+) -> None:
+    env = (f"env.name={Dense.__module__}:Jittery", "env.digits=1", f"weights.transport={transport}")
     launch(config_of(model, tmp_path / "run", "engine.count=2", *env), "train")
+    assert not (tmp_path / "run" / "weights").exists()
     assert_same(of_run(tmp_path / "run"), reference, ROUNDING)

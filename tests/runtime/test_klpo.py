@@ -38,9 +38,9 @@ def test_each_estimator_trains_on_stale_data(
     seen: list[Any] = []
     step = InlineLearner.step
 
-    async def watched(self: InlineLearner, columns: Any, slot: Any) -> Any:
+    async def watched(self: InlineLearner, columns: Any, room: Any) -> Any:
         seen.append(columns)
-        return await step(self, columns, slot)
+        return await step(self, columns, room)
 
     monkeypatch.setattr(InlineLearner, "step", watched)
     _, events = rehearse(

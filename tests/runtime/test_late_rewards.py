@@ -39,9 +39,9 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     seen: list[dict[str, Any]] = []
     step = InlineLearner.step
 
-    async def watched(self: InlineLearner, columns: Any, slot: Any) -> Any:
+    async def watched(self: InlineLearner, columns: Any, room: Any) -> Any:
         seen.append(columns)
-        return await step(self, columns, slot)
+        return await step(self, columns, room)
 
     monkeypatch.setattr(InlineLearner, "step", watched)
     return seen
@@ -236,14 +236,14 @@ def test_a_skipped_step_takes_its_late_rewards_with_it(
     """They were in its batch: no trajectory comes back twice, and its fresh ones wait for nothing any more."""
     step, calls = InlineLearner.step, []
 
-    async def poisoned(self: InlineLearner, columns: Any, slot: Any) -> Any:
+    async def poisoned(self: InlineLearner, columns: Any, room: Any) -> Any:
         calls.append(columns)
         if len(calls) == 5:
             monkeypatch.setattr(self._learner, "forward_backward", _infinite(self._learner))
         else:
             monkeypatch.undo()
             monkeypatch.setattr(InlineLearner, "step", poisoned)
-        return await step(self, columns, slot)
+        return await step(self, columns, room)
 
     monkeypatch.setattr(InlineLearner, "step", poisoned)
     _, events = rehearse(tmp_path / "run", model, *LONG, "max_steps=8")

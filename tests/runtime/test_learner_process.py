@@ -13,17 +13,20 @@ import pytest
 from rich.console import Console
 
 from stretto.config.simulation import Simulation
+from stretto.data.identity import PolicyVersion
 from stretto.data.totals import Totals
 from stretto.kernel.clock import VirtualLoop, run_virtual
-from stretto.kernel.errors import DeadlineError, InvariantError, WorkerError
+from stretto.kernel.errors import DeadlineError, InvariantError, WeightsError, WorkerError
 from stretto.kernel.events import EventLog
 from stretto.kernel.waits import Waits
-from stretto.learner.result import Staging, StepResult
+from stretto.learner.result import StepResult
 from stretto.observe.live import LiveView
 from stretto.runtime.workers.child import _LearnerProcess
 from stretto.runtime.workers.inline import InlineLearner
 from stretto.simulation.costs import CostModel
 from stretto.simulation.learner import SimulatedLearner
+from stretto.weights.in_process import InProcess
+from stretto.weights.staged import Staging
 
 from .stubs import Bench, up
 
@@ -32,50 +35,54 @@ def stepped(version: int, skipped: bool = False) -> StepResult:
     return StepResult(version, skipped, {})
 
 
-async def slot(number: int, after_s: float = 0.0) -> int:
+async def room(after_s: float = 0.0) -> None:
     await asyncio.sleep(after_s)
-    return number
 
 
-def test_a_step_its_slot_and_a_checkpoint_reach_the_learner_in_this_order() -> None:
+def staging(what: Any) -> Staging:
+    """Its contents don't matter here."""
+    return Staging(what, 0.5)
+
+
+def test_a_step_its_staging_and_a_checkpoint_reach_the_learner_in_this_order() -> None:
     async def scenario() -> None:
         bench = Bench()
         learner, (child,) = bench.learner(), bench.children
         await up(learner, child)
-        step = asyncio.create_task(learner.step({}, slot(1, 0.1)))
+        step = asyncio.create_task(learner.step({}, room(0.1)))
         number = await child.expect("step")
         child.answer(number, stepped(1))
         await asyncio.sleep(0.05)
-        assert not step.done(), "the slot isn't free yet"
+        assert not step.done(), "there is no room yet"
         assert child.silent
-        done = await step
+        _, staged = await step
         save = asyncio.create_task(learner.save("here"))  # type: ignore[arg-type]
-        assert (await child.next())[1] == ("slot", 1)
+        assert (await child.next())[1] == ("stage_step",)
         saving = await child.expect("save")
-        child.wire.send(("staged", Staging("one", 0.5)))
+        child.wire.send(("staged", staging("one")))
         child.answer(saving, None)
         await save
-        assert done.staging is not None
-        assert (await done.staging).staged == "one"
+        assert staged is not None
+        assert await staged == staging("one")
         await bench.close(learner)
 
     asyncio.run(scenario())
 
 
-def test_a_slot_that_takes_long_is_not_counted_as_the_learners_step() -> None:
-    """A slow engine reads from the slot (drain): its load has its own deadline."""
+def test_room_that_takes_long_is_not_counted_as_the_learners_step() -> None:
+    """A slow engine is to load an older version (drain): its load has its own deadline."""
 
     async def scenario() -> None:
         bench = Bench()
         learner, (child,) = bench.learner(step_s=0.1), bench.children
         await up(learner, child)
-        step = asyncio.create_task(learner.step({}, slot(1, 0.3)))
+        step = asyncio.create_task(learner.step({}, room(0.3)))
         child.answer(await child.expect("step"), stepped(1))
-        done = await step
-        await child.expect("slot")
-        assert done.staging is not None
+        _, staged = await step
+        await child.expect("stage_step")
+        assert staged is not None
         with pytest.raises(DeadlineError, match=r"waited 0.1 s for the learner: staging version 1; deadlines.step_s"):
-            await done.staging
+            await staged
         await bench.close(learner)
 
     asyncio.run(scenario())
@@ -88,19 +95,19 @@ def test_a_skipped_step_stages_nothing_and_the_next_one_gets_its_own_weights() -
         await up(learner, child)
         found = []
         for version, skipped in ((1, False), (1, True), (2, False)):
-            step = asyncio.create_task(learner.step({}, slot(version)))
+            step = asyncio.create_task(learner.step({}, room()))
             child.answer(await child.expect("step"), stepped(version, skipped))
-            await child.expect("slot")
-            done = await step
+            await child.expect("stage_step")
+            _, staged = await step
             if skipped:
-                assert done.staging is None
+                assert staged is None
             else:
-                found.append(done.staging)
+                found.append(staged)
                 # the second one's message comes late, together with the first one's
                 if version == 2:
-                    child.wire.send(("staged", Staging("version 1", 0.0)))
-                    child.wire.send(("staged", Staging("version 2", 0.0)))
-        assert [(await s).staged for s in found if s is not None] == ["version 1", "version 2"]
+                    child.wire.send(("staged", staging("version 1")))
+                    child.wire.send(("staged", staging("version 2")))
+        assert [await s for s in found if s is not None] == [staging("version 1"), staging("version 2")]
         await bench.close(learner)
 
     asyncio.run(scenario())
@@ -113,27 +120,27 @@ def test_a_learner_that_dies_before_its_weights_are_staged_tells_whoever_waits_f
         deaths: list[BaseException] = []
         learner.hear_death(deaths.append)
         await up(learner, child)
-        step = asyncio.create_task(learner.step({}, slot(1)))
+        step = asyncio.create_task(learner.step({}, room()))
         child.answer(await child.expect("step"), stepped(1))
-        done = await step
+        _, staged = await step
         child.die()
-        assert done.staging is not None
+        assert staged is not None
         with pytest.raises(WorkerError, match="learner was killed by SIGKILL"):
-            await done.staging
+            await staged
         assert [str(d).splitlines()[0] for d in deaths] == [e["reason"] for e in bench.events if e["e"] == "WorkerDown"]
         with pytest.raises(WorkerError, match="SIGKILL"):
-            await learner.step({}, slot(0))
+            await learner.step({}, room())
         await bench.close(learner)
 
     asyncio.run(scenario())
 
 
-def test_a_learner_that_dies_while_its_slot_is_taken_ends_the_step() -> None:
+def test_a_learner_that_dies_while_there_is_no_room_ends_the_step() -> None:
     async def scenario() -> None:
         bench = Bench()
         learner, (child,) = bench.learner(), bench.children
         await up(learner, child)
-        step = asyncio.create_task(learner.step({}, slot(1, 0.2)))
+        step = asyncio.create_task(learner.step({}, room(0.2)))
         await child.expect("step")
         child.die()
         with pytest.raises(WorkerError, match="SIGKILL"):
@@ -150,12 +157,12 @@ def test_weights_that_never_come_are_named_on_the_console_while_everybody_waits(
         bench = Bench(warn_s=0.1, listener=live)
         learner, (child,) = bench.learner(step_s=0.4), bench.children
         await up(learner, child)
-        step = asyncio.create_task(learner.step({}, slot(1)))
+        step = asyncio.create_task(learner.step({}, room()))
         child.answer(await child.expect("step"), stepped(1))
-        done = await step
-        assert done.staging is not None
+        _, staged = await step
+        assert staged is not None
         with pytest.raises(DeadlineError):
-            await done.staging
+            await staged
         assert "waiting 0s: the weight update waits for the learner: staging version 1" in printed.getvalue()
         await bench.close(learner)
 
@@ -171,7 +178,7 @@ def test_an_error_in_taking_in_a_message_is_not_lost() -> None:
         deaths: list[BaseException] = []
         learner.hear_death(deaths.append)
         await up(learner, child)
-        child.wire.send(("staged", Staging("of no step", 0.0)))
+        child.wire.send(("staged", staging("of no step")))
         saving = asyncio.create_task(learner.save("here"))  # type: ignore[arg-type]
         with pytest.raises(WorkerError, match="staged weights of no step"):
             await saving
@@ -222,7 +229,7 @@ def learner_process(wire: Script, step: Callable[[Any], Any]) -> _LearnerProcess
     process = _LearnerProcess.__new__(_LearnerProcess)
     process.wire, process.stepped = wire, False  # type: ignore[assignment]
     process.learner = SimpleNamespace(step=step, stage=lambda put: put(1, {}), save=lambda path: None)
-    process.store = SimpleNamespace(stage=lambda slot, version, weights: (slot, version))
+    process.transport = SimpleNamespace(stage=lambda version, weights: (version, weights))  # type: ignore[assignment]
     return process
 
 
@@ -231,10 +238,10 @@ def result(columns: Any, skipped: bool = False) -> Any:
 
 
 def test_the_learner_process_answers_a_step_then_stages_it_then_saves() -> None:
-    wire = Script((0, ("step", {})), (None, ("slot", 1)), (1, ("save", "x")), (None, ("close",)))
+    wire = Script((0, ("step", {})), (None, ("stage_step",)), (1, ("save", "x")), (None, ("close",)))
     learner_process(wire, result).run()
     assert [kind for kind, _ in wire.said] == ["answer", "staged", "answer"]
-    assert wire.said[1][1].staged == (1, 1)
+    assert wire.said[1][1].staged == (1, {})
     assert wire.said[2][1] == (1, None)
 
 
@@ -243,24 +250,24 @@ def test_the_learner_process_stages_nothing_for_a_skipped_or_refused_step() -> N
         raise OSError(28, "No space left on device")
 
     for step, kind in ((lambda c: result(c, skipped=True), "answer"), (full, "refused")):
-        wire = Script((0, ("step", {})), (None, ("slot", 1)), (None, ("close",)))
+        wire = Script((0, ("step", {})), (None, ("stage_step",)), (None, ("close",)))
         learner_process(wire, step).run()
         assert [k for k, _ in wire.said] == [kind]
 
 
-def test_the_learner_process_closes_while_it_waits_for_a_slot() -> None:
+def test_the_learner_process_closes_while_it_waits_for_room() -> None:
     wire = Script((0, ("step", {})), (None, ("close",)))
     learner_process(wire, result).run()
     assert [kind for kind, _ in wire.said] == ["answer"]
 
 
 def test_an_error_that_nobody_asked_for_ends_the_learner_process() -> None:
-    def full(slot: int, version: int, weights: Any) -> Any:
+    def full(version: Any, weights: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    wire = Script((0, ("step", {})), (None, ("slot", 1)), (None, ("close",)))
+    wire = Script((0, ("step", {})), (None, ("stage_step",)), (None, ("close",)))
     process = learner_process(wire, result)
-    process.store = SimpleNamespace(stage=full)  # type: ignore[assignment]
+    process.transport = SimpleNamespace(stage=full)  # type: ignore[assignment]
     with pytest.raises(OSError, match="No space"):
         process.run()
 
@@ -270,16 +277,19 @@ def test_the_learner_process_answers_each_verb_with_numbers_that_need_no_torch()
     columns = {"length": np.array([2, 1])}
     wire = Script(
         (0, ("forward_backward", columns, Totals(3, 2, 2))), (1, ("optim_step", None)), (None, ("release", 1)),
-        (2, ("stage", 0)), (3, ("optim_step", None)),
+        (2, ("stage",)), (None, ("release_weights", PolicyVersion(number=1))), (3, ("optim_step", None)),
     )  # fmt: skip
     process = learner_process(wire, result)
     process.learner = SimulatedLearner()  # type: ignore[assignment]
+    process.transport = InProcess()
     with pytest.raises(InvariantError, match="optim_step at version 1: there is no gradient"):
         process.run()
     assert [kind for kind, _ in wire.said] == ["answer"] * 3
     (_, passed), (_, done), (_, staged) = (answer for _, answer in wire.said)
     assert type(passed.metrics) is type(done.metrics) is dict
-    assert (len(passed.logp), done.version, staged) == (3, 1, (0, 1))
+    assert (len(passed.logp), done.version, staged.staged.version.number) == (3, 1, 1)
+    with pytest.raises(WeightsError, match="isn't staged here"):
+        process.transport.fetch(staged.staged)
 
 
 def test_verbs_reach_the_learner_in_the_order_of_the_calls() -> None:
@@ -310,10 +320,10 @@ def test_in_virtual_time_the_verbs_of_a_step_take_as_long_as_the_step() -> None:
         loop = asyncio.get_running_loop()
         waits = Waits(EventLog(None, loop.time), 30)
         costs = CostModel(Simulation(step_base_s=2, step_token_s=0.5), 0)
-        one, other = (InlineLearner(SimulatedLearner(), costs, waits, 1000) for _ in range(2))
+        one, other = (InlineLearner(SimulatedLearner(), costs, waits, 1000, InProcess()) for _ in range(2))
         columns = {"length": np.array([5, 3])}
         start = loop.time()
-        await one.step(columns, slot(0))
+        await one.step(columns, room())
         stepped_s, start = loop.time() - start, loop.time()
         for length in (5, 3):
             await other.forward_backward({"length": np.array([length])}, Totals(8, 2, 2))

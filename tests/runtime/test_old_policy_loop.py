@@ -57,7 +57,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     out: list[tuple[Any, Any]] = []
     step = InlineLearner.step
 
-    async def watched(self: InlineLearner, columns: Any, slot: Any) -> Any:
+    async def watched(self: InlineLearner, columns: Any, room: Any) -> Any:
         learner: Any = self._learner
         filled = learner.old.filled
 
@@ -68,7 +68,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
         learner.old.filled = filling
         try:
-            return await step(self, columns, slot)
+            return await step(self, columns, room)
         finally:
             learner.old.filled = filled
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import torch
 
 from stretto.config.sections import EngineConfig
 from stretto.data.columns import unpack_completions
+from stretto.data.identity import PolicyVersion
 from stretto.data.trajectory import Trajectory
 from stretto.kernel.errors import WeightsError
 from stretto.models.load import load_policy, named_weights
@@ -25,8 +27,8 @@ from stretto.runtime.train_loop import TrainLoop
 from stretto.runtime.workers import inline
 from stretto.runtime.workers.child import _EngineProcess
 from stretto.runtime.workers.requests import pack_requests
-from stretto.weights.memory import HEADER_BYTES, allocate, published_bytes, stride
-from stretto.weights.store import WeightStore
+from stretto.weights.memory import HEADER_BYTES, SharedMemory, place_bytes
+from stretto.weights.transport import Transport, find_transport
 
 from .lengths import length
 from .runs import assert_clean, start, train
@@ -50,17 +52,15 @@ class Wire:
 
 
 class Engine:
-    """An engine process driven by hand, and the store that a learner would write to."""
+    """An engine process driven by hand, and the transport that a learner would stage with."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, transport: str, directory: Path) -> None:
         self.weights = {n: w.clone() for n, w in named_weights(load_policy(model)).items()}
-        size = published_bytes(model, 4)
-        self.fd = allocate(size)
-        self.store = WeightStore(self.fd, size)
+        self.transport: Transport = find_transport(transport).open(directory / "weights")
         self.wire = Wire()
         spec = {
             "threads": 1,
-            "slot_bytes": size,
+            "transport": (transport, self.transport.place),
             "model_dir": str(model),
             "seed": 0,
             "eos_ids": (1,),
@@ -68,25 +68,29 @@ class Engine:
             "keep_versions": False,
             "engine": EngineConfig(max_num_seqs=4, max_model_len=64, decode_steps=1),
         }
-        self.process = _EngineProcess(self.wire, self.fd, spec)  # type: ignore[arg-type]
+        self.process = _EngineProcess(self.wire, spec)  # type: ignore[arg-type]
 
     def load(self, version: int, mode: str = "keep", flip: bool = False) -> Any:
-        slot = version % 2
-        staged = self.store.stage(slot, version, self.weights)
-        if flip:
-            at = slot * stride(self.store.slot_bytes) + HEADER_BYTES + 1234
-            byte = os.pread(self.fd, 1, at)[0]
-            os.pwrite(self.fd, bytes([byte ^ 4]), at)
+        staged = self.transport.stage(PolicyVersion(number=version), self.weights)
+        if flip and isinstance(self.transport, SharedMemory):
+            flip_bit(self.transport.fd, int(staged.where["offset"]) + HEADER_BYTES + 1234)
+        elif flip:
+            with open(Path(str(staged.where["directory"]), "model.safetensors"), "r+b") as file:
+                flip_bit(file.fileno(), 9876)
         self.process.number = version
-        self.process.handle(("load", slot, staged, mode))
+        self.process.handle(("load", staged, mode))
         return self.wire.answers()[-1] if self.wire.answers() else None
 
 
-@pytest.fixture
-def engine(model: Path) -> Iterator[Engine]:
-    made = Engine(model)
+def flip_bit(fd: int, at: int) -> None:
+    os.pwrite(fd, bytes([os.pread(fd, 1, at)[0] ^ 4]), at)
+
+
+@pytest.fixture(params=["shared-memory", "files"])
+def engine(model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    made = Engine(model, request.param, tmp_path)
     yield made
-    os.close(made.fd)
+    made.transport.close()
 
 
 def request(id: int = 1) -> Request:
@@ -100,7 +104,7 @@ def test_a_flipped_byte_is_refused_and_the_old_version_stays(engine: Engine) -> 
     number, error = engine.load(1, flip=True)
     assert number == 1
     assert isinstance(error, WeightsError)
-    assert "version 1 in slot 1 is corrupt" in str(error)
+    assert re.match(r"version 1 of policy in .* is corrupt: checksum", str(error))
     assert engine.process.engine.version == 0
     assert engine.process.engine.weights_checksum() == before
     assert engine.load(2)[1][0] == 2, "and the next good one loads"
@@ -113,7 +117,7 @@ def test_an_engine_in_the_middle_of_an_update_answers_other_questions_at_once(en
     engine.load(1, "drain")
     assert len(engine.wire.answers()) == 1, "the update waits for the running request"
     engine.process.number = 7
-    engine.process.handle(("snapshot",))
+    engine.process.handle(("snapshot", False))
     number, columns = engine.wire.answers()[-1]
     assert number == 7
     assert [i for i, _ in unpack_completions(columns)] == [1]
@@ -169,10 +173,10 @@ class Recorder:
         self.trained: list[Trajectory] = []
         stage = inline.InlineLearner.stage
 
-        async def kept(handle: inline.InlineLearner, slot: int) -> Any:
-            version, weights = await stage(handle, slot)
-            self.weights[version] = weights
-            return version, weights
+        async def kept(handle: inline.InlineLearner) -> Any:
+            staging = await stage(handle)
+            self.weights[staging.staged.version.number] = handle._transport.fetch(staging.staged)
+            return staging
 
         train = TrainLoop._train
 
@@ -265,11 +269,10 @@ def test_a_byte_that_flips_in_shared_memory_ends_the_run_and_is_never_served(tmp
             run.until(lambda: run.events[-1]["e"] in ("StepStart", "Published") or None, 20)
             time.sleep(1.0)  # the learner has staged what it could
             (memory,) = [fd for fd in Path(f"/proc/{learner}/fd").iterdir() if "stretto-weights" in os.readlink(fd)][:1]
-            half = published_bytes(model, 4)
+            nbytes = next(e["bytes"] for e in run.events if e["e"] == "Published")
             fd = os.open(memory, os.O_RDWR)
-            for slot in (0, 1):
-                at = slot * stride(half) + HEADER_BYTES + half // 2
-                os.pwrite(fd, bytes([os.pread(fd, 1, at)[0] ^ 8]), at)
+            for place in (0, 1):
+                flip_bit(fd, place * place_bytes(nbytes) + HEADER_BYTES + nbytes // 2)
             os.close(fd)
         finally:
             os.kill(engine, signal.SIGCONT)

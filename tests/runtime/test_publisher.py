@@ -1,4 +1,4 @@
-"""When engines load: never from the slot that the learner writes to, always the newest, whoever died meanwhile."""
+"""When engines load: never what the learner may replace, always the newest, whoever died meanwhile."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from stretto.kernel.clock import VirtualLoop, run_virtual
 from stretto.kernel.errors import DeadlineError, StrettoError, WeightsError, WorkerError
 from stretto.kernel.events import Event, EventLog
 from stretto.kernel.waits import Waits
-from stretto.learner.result import Staging
 from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.pooled_engine import PooledEngine
 from stretto.runtime.publish import Publisher
 from stretto.runtime.workers.base import Loaded
+from stretto.weights.staged import StagedWeights, Staging
 
-from .handles import Idle
+from .handles import Idle, staged_weights
+
+
+def staging(number: int, seconds: float = 0.0) -> Staging:
+    """Of weights that nobody looks at."""
+    return Staging(staged_weights(number), seconds)
 
 
 class Handle(Idle):
@@ -31,12 +36,11 @@ class Handle(Idle):
         super().__init__(name)
         self.gates: list[tuple[int, asyncio.Future[None]]] = []
 
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
-        assert slot == staged % 2
-        gate = asyncio.get_running_loop().create_future()
-        self.gates.append((staged, gate))
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+        version, gate = weights.version.number, asyncio.get_running_loop().create_future()
+        self.gates.append((version, gate))
         await gate
-        return Loaded(staged, 0.0)
+        return Loaded(version, 0.25)
 
 
 class Engine:
@@ -60,7 +64,9 @@ class Engine:
 class Desk:
     """A publisher with its engines; ``steps`` of the learner are told by hand."""
 
-    def __init__(self, engines: int = 1, rule: Any = None, in_flight: str = "keep", **deadlines: float) -> None:
+    def __init__(
+        self, engines: int = 1, rule: Any = None, in_flight: str = "keep", limit: int = 2, **deadlines: float
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.events: list[Event] = []
         self.view = View()
@@ -74,14 +80,17 @@ class Desk:
             engine.up()
         self.failures: list[BaseException] = []
         self.staging: dict[int, asyncio.Future[Staging]] = {}
+        self.released: list[int] = []
+        self.published: list[tuple[int, float]] = []
         self.publisher = Publisher(
             pool.by_name, rule or EveryStep(), self.view, self.log, Waits(self.log, 30.0),
-            Deadlines(**deadlines), in_flight, lambda version, staged, start: None, lambda: None,
-            self.failures.append,
+            Deadlines(**deadlines), in_flight, limit,
+            lambda staged, start: self.published.append((staged.version.number, start)),
+            lambda staged: self.released.append(staged.version.number), lambda: None, self.failures.append,
         )  # fmt: skip
 
     async def begin(self) -> None:
-        self.publisher.first(0, 0)
+        self.publisher.first(staging(0))
         await settle()
         for engine in self.engines:
             await engine.finish()
@@ -94,7 +103,7 @@ class Desk:
         await settle()
 
     async def staged(self, version: int) -> None:
-        self.staging[version].set_result(Staging(version, 0.0))
+        self.staging[version].set_result(staging(version))
         await settle()
 
 
@@ -108,7 +117,7 @@ def virtual(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_nobody_starts_to_load_old_weights_while_new_ones_are_staged() -> None:
-    """Their slot has been promised to the learner."""
+    """They may be gone by then: the learner was promised room."""
 
     async def scenario() -> None:
         desk = Desk(2)
@@ -144,22 +153,32 @@ def test_an_engine_that_was_slow_skips_to_the_newest_weights() -> None:
     virtual(scenario)
 
 
-def test_a_slot_is_free_once_its_last_reader_is_done_and_the_wait_names_the_reader() -> None:
+@pytest.mark.parametrize("limit", [2, 3, 6])
+def test_a_version_waits_for_the_readers_of_one_that_is_so_much_older_and_the_wait_names_them(limit: int) -> None:
     async def scenario() -> None:
-        desk = Desk(2, publish_s=10)
+        desk = Desk(2, publish_s=10, limit=limit)
         await desk.begin()
         slow, quick = desk.engines
         await desk.step(1)
         await desk.staged(1)
         await quick.finish()
-        assert await desk.publisher.free_slot(2) == 0
-        wait = asyncio.create_task(desk.publisher.free_slot(3))
+        for version in range(2, limit + 1):
+            await desk.publisher.room(version)
+            await desk.step(version)
+            await desk.staged(version)
+            await quick.finish()
+        assert desk.released == [0, *range(2, limit)], "the slow engine reads version 1, the quick one is at the newest"
+        wait = asyncio.create_task(desk.publisher.room(limit + 1))
         await asyncio.sleep(5)
         assert not wait.done()
         named = desk.publisher._waits.describe()
-        assert "the learner waits for slot 1 of the weights, from which engine-0 loads" in named
+        assert (
+            f"the learner waits for room to stage version {limit + 1}: engine-0 loads version 1 or an older one "
+            f"(weights.staged_versions = {limit})" in named
+        )
         await slow.finish()
-        assert await wait == 1
+        await wait
+        assert desk.released == [0, *range(2, limit), 1]
 
     virtual(scenario)
 
@@ -196,7 +215,7 @@ def test_a_run_begins_when_an_engine_has_weights_though_the_first_load_met_a_dea
     async def scenario() -> None:
         desk = Desk()
         (engine,) = desk.engines
-        desk.publisher.first(0, 0)
+        desk.publisher.first(staging(0))
         await settle()
         engine.pooled.restarting = True
         serving = asyncio.create_task(desk.publisher.serving())
@@ -298,12 +317,114 @@ def test_an_evaluation_holds_loads_back_but_for_an_engine_without_weights() -> N
 def test_a_load_has_its_deadline_and_draining_has_the_rollouts_besides(in_flight: str, seconds: float) -> None:
     async def scenario() -> None:
         desk = Desk(in_flight=in_flight, publish_s=10, rollout_s=100)
-        desk.publisher.first(0, 0)
+        desk.publisher.first(staging(0))
         await asyncio.sleep(seconds - 1)
         assert not desk.failures
         await asyncio.sleep(2)
         (error,) = desk.failures
         assert f"waited {seconds} s for engine-0: loading version 0; deadlines.publish_s" in str(error)
         assert not [e for e in desk.events if e["e"] == "Waiting"], "simulated time: a long load is no news"
+
+    virtual(scenario)
+
+
+def test_a_version_is_staged_while_it_is_the_newest_or_an_engine_loads_it() -> None:
+    async def scenario() -> None:
+        desk = Desk(2)
+        await desk.begin()
+        slow, quick = desk.engines
+        assert desk.released == []
+        await desk.step(1)
+        assert desk.released == [], "an engine that comes up again would load it"
+        await desk.staged(1)
+        assert desk.released == [0]
+        await quick.finish()
+        assert desk.released == [0], "the slow one still loads version 1"
+        await desk.step(2)
+        await desk.staged(2)
+        await quick.finish()
+        await slow.finish(WorkerError("it was killed"))
+        assert desk.released == [0, 1]
+
+    virtual(scenario)
+
+
+def test_as_many_versions_are_alive_as_engines_read_and_each_goes_with_its_last_reader() -> None:
+    async def scenario() -> None:
+        desk = Desk(4, limit=6)
+        await desk.begin()
+        for version in range(1, 5):
+            await desk.publisher.room(version)
+            await desk.step(version)
+            await desk.staged(version)
+            for engine in desk.engines[version:]:
+                await engine.finish()
+        assert [engine.loading for engine in desk.engines] == [[1], [2], [3], [4]]
+        assert desk.released == [0]
+        for slow in (2, 0, 1):
+            await desk.engines[slow].finish()
+        assert desk.released == [0, 3, 1, 2]
+
+    virtual(scenario)
+
+
+def test_room_for_the_next_version_takes_the_place_of_the_newest_while_one_is_being_staged() -> None:
+    """Two places: in one version 2 is being written, the other one is promised to version 3."""
+
+    async def scenario() -> None:
+        desk = Desk()
+        await desk.begin()
+        (engine,) = desk.engines
+        await desk.step(1)
+        await desk.staged(1)
+        await engine.finish()
+        await desk.step(2)
+        await desk.publisher.room(3)
+        assert desk.released == [0, 1]
+        engine.pooled.version = None
+        desk.publisher.reload(engine.pooled)
+        await settle()
+        assert engine.loading == [], "version 1 is gone"
+        await desk.staged(2)
+        assert engine.loading == [2]
+
+    virtual(scenario)
+
+
+def test_at_the_end_nobody_waits_for_room_and_what_is_read_stays() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        await desk.begin()
+        (engine,) = desk.engines
+        for version in (1, 2):
+            await desk.step(version)
+            await desk.staged(version)
+        room = asyncio.create_task(desk.publisher.room(3))
+        await settle()
+        assert not room.done()
+        desk.publisher.stop()
+        await room
+        assert engine.loading == [1]
+        assert desk.released == [0]
+        await engine.finish()
+        assert desk.released == [0, 1]
+
+    virtual(scenario)
+
+
+def test_what_workers_took_is_placed_on_the_loops_own_clock() -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        await asyncio.sleep(7)
+        await desk.begin()
+        await desk.step(1)
+        await asyncio.sleep(3)
+        desk.staging[1].set_result(staging(1, seconds=2.0))
+        await settle()
+        await asyncio.sleep(1)
+        (engine,) = desk.engines
+        await engine.finish()
+        assert desk.published == [(0, 7.0), (1, 8.0)]
+        assert [(e["t"], e["start"]) for e in desk.events if e["e"] == "Loaded"] == [(7.0, 6.75), (11.0, 10.75)]
 
     virtual(scenario)

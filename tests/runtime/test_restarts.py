@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.workers.process import ProcessEngine
 
+from .handles import staged_weights
 from .stubs import Bench, up
 
 
@@ -20,7 +20,7 @@ def request(id: int) -> Request:
     return Request(id, id, id, np.array([3, 4, 5], np.int32), SamplingParams(max_new_tokens=4), noise_key=id)
 
 
-STAGED = SimpleNamespace(version=0)
+STAGED = staged_weights(0)
 
 
 def test_an_engine_that_answers_a_load_and_dies_at_once_gets_no_requests_and_the_next_one_all() -> None:
@@ -30,7 +30,7 @@ def test_an_engine_that_answers_a_load_and_dies_at_once_gets_no_requests_and_the
         back = asyncio.Event()
         engine.pool.on_return = lambda e: back.set()
         await up(engine, first)
-        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
+        load = asyncio.create_task(engine.load(STAGED, "keep"))
         engine.pool.submit(request(1), engine, 0)
         number = await first.expect("load")
         assert number is not None
@@ -46,7 +46,7 @@ def test_an_engine_that_answers_a_load_and_dies_at_once_gets_no_requests_and_the
         waiting = engine.pool.submit(request(2), engine, 1)  # its client asks again
         await second.come_up()
         await back.wait()
-        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
+        load = asyncio.create_task(engine.load(STAGED, "keep"))
         second.answer(await second.expect("load"), (0, 0.0))
         await load
         _, (kind, (_, _, rows)) = await second.next()
@@ -75,7 +75,7 @@ def test_a_restarting_engine_has_no_partial_rollouts_and_nobody_waits_for_them()
         second.answer(number, {})
         await asyncio.sleep(0.02)
         assert await engine.handle.snapshot() == {}, "it is up and holds no weights"
-        load = asyncio.create_task(engine.load(STAGED, 0, "keep"))
+        load = asyncio.create_task(engine.load(STAGED, "keep"))
         second.answer(await second.expect("load"), (0, 0.0))
         await load
         partial_completions = asyncio.create_task(engine.handle.snapshot())

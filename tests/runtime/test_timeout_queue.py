@@ -106,7 +106,8 @@ def test_a_simulated_step_that_takes_long_and_meets_its_deadline_is_no_news(tmp_
 
 
 def test_long_drains_count_as_neither_the_learners_step_nor_a_weight_update(tmp_path: Path) -> None:
-    """The learner waits for the slot that an engine is still to load from; both settings are far shorter."""
+    """The learner waits to stage a version while an engine is still to load an older one; both settings are far
+    shorter."""
     settings = (
         "control.in_flight=drain",
         "lag_bound=3",

@@ -56,6 +56,8 @@ BESIDE = (
     Idle(_of("sft", "max_steps batch lr"), _sft),
     Idle(_of("learner.lora", "alpha dropout noisy_ratio targets"), lambda c: None if c.learner.lora.rank else
          "learner.lora.rank = 0 trains all weights, without adapters"),
+    Idle(_of("weights", "parts"), lambda c: None if c.learner.lora.rank else
+         "learner.lora.rank = 0: there is no adapter that could be published"),
     Idle(_of("learner.lora", "noisy_ratio"), lambda c: None if c.learner.lora.dropout or not c.learner.lora.rank else
          "learner.lora.dropout = 0 makes no noise"),
     Idle(_of("learner", "final_lr_share"), lambda c: None if c.learner.schedule != "constant" else
@@ -71,6 +73,8 @@ BESIDE = (
          "workers.on_engine_crash = 'stop' restarts nothing"),
     Idle(_of("deadlines", "startup_s shutdown_s"), lambda c: None if c.workers.kind == "process" else
          "workers.kind = 'inline' starts and ends no worker"),
+    Idle(_of("weights", "transport"), lambda c: None if c.workers.kind == "process" else
+         "workers.kind = 'inline' keeps learner and engines in one process, and weights with them"),
     Idle(_of("eval", "every temperature at_start weight_drift"), lambda c: None if c.eval.tasks else
          "eval.tasks = 0: no evaluation takes place"),
     Idle(_of("logging", "wandb_project"), lambda c: None if c.logging.wandb else
@@ -79,13 +83,14 @@ BESIDE = (
 )  # fmt: skip
 """Idle beside other settings, whatever the command."""
 
-_PROCESSES = _of("workers", "kind own_cores on_engine_crash max_restarts") + _of("deadlines", "startup_s shutdown_s")
+_PROCESSES = (*_of("workers", "kind own_cores on_engine_crash max_restarts"), *_of("deadlines", "startup_s shutdown_s"),
+              "weights.transport")  # fmt: skip
 _SAMPLED = _of("simulation", "turns lengths prompt_tokens reward_probability")
 _NO_TOKENS = (
     "model", "reward", "reward_options", "env", "objective", "learner", "sft", "eval", "save_partial",
     *_of("workers", "threads scoring_processes"), *_of("sampling", "temperature top_p top_k stop"),
     *_of("engine", "kind options dtype decode_steps forward top_logprobs sampled_logprobs"),
-    *_of("deadlines", "score_s late_s"), "logging.rollouts_per_step",
+    *_of("deadlines", "score_s late_s"), "logging.rollouts_per_step", "weights.parts",
 )  # fmt: skip
 
 COMMANDS: Mapping[str, Mapping[tuple[str, ...], str]] = {

@@ -46,6 +46,8 @@ def probe_user_modules(config: RunConfig, mode: str) -> None:
     if mode != "simulate":
         wanted += [("env.name", config.env.name), ("objective.name", config.objective.name)]
         wanted += [("engine.kind", config.engine.kind)]
+    if mode == "train":
+        wanted.append(("weights.transport", config.weights.transport))
     probe_imports([(setting, name, "") for setting, name in wanted if ":" in name])
 
 

@@ -24,6 +24,7 @@ from stretto.config.sections import (
     Logging,
     Sampling,
     Section,
+    Weights,
     Workers,
 )
 from stretto.config.simulation import Simulation
@@ -112,6 +113,7 @@ class RunConfig(Section):
     sampling: Sampling = Field(default_factory=Sampling, description="How the policy is sampled.")
     engine: EngineConfig = Field(default_factory=EngineConfig, description="Engine(s).")
     learner: LearnerConfig = Field(default_factory=LearnerConfig, description="Learner.")
+    weights: Weights = Field(default_factory=Weights, description="How weights get from the learner to engines.")
     control: Control = Field(default_factory=Control, description="The loop's decisions, one rule per hook.")
     deadlines: Deadlines = Field(default_factory=Deadlines, description="Every wait has one.")
     eval: Eval = Field(default_factory=Eval, description="Evaluation on tasks that training never samples.")

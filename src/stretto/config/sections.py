@@ -109,6 +109,32 @@ class EngineConfig(Section):
     )
 
 
+class Weights(Section):
+    """How weights get from the learner to the engines."""
+
+    transport: str = Field(
+        "shared-memory",
+        min_length=1,
+        description="`shared-memory`: for engines on the learner's machine; `files`: for engines that share a file "
+        "system with it, on which the run directory lies; or `module:Class`, a subclass of "
+        "`stretto.weights.transport.Transport`.",
+    )
+    parts: Literal["merged", "adapter", "both"] = Field(
+        "merged",
+        description="What a learner with adapters (`learner.lora.rank` above 0) publishes: the matrices with the "
+        "update merged in, the adapter by itself (A and B, in PEFT's format), or both. Each kind of engine says which "
+        "it takes; the built-in one takes `merged`.",
+    )
+    staged_versions: int = Field(
+        2,
+        ge=2,
+        le=1024,
+        description="Versions that may be staged at once: the learner waits before it stages version v until no engine "
+        "loads version v - staged_versions or an older one. More let it run ahead of an engine that loads slowly "
+        "(`drain`), at the cost of the memory or the disk that they take.",
+    )
+
+
 class Control(Section):
     """The loop's decision points; each takes a built-in name or `module:Class`, with options beside `name`."""
 

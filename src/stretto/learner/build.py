@@ -14,5 +14,5 @@ def build_learner(model_dir: str | Path, config: RunConfig, max_steps: int) -> L
     objective = get(config.objective.name, **config.objective.options)
     return Learner(
         model_dir, config.learner, objective, seed=config.seed, temperature=config.sampling.temperature,
-        max_steps=max_steps, lag_bound=config.lag_bound,
+        max_steps=max_steps, lag_bound=config.lag_bound, parts=config.weights.parts,
     )  # fmt: skip

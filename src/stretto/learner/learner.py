@@ -6,13 +6,14 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from stretto.config.learner import LearnerConfig
 from stretto.data.batch import TokenBatch
+from stretto.data.identity import PolicyVersion
 from stretto.data.totals import Totals
 from stretto.kernel.errors import CheckpointError, ConfigError, InvariantError, NonFiniteError, WeightsError
 from stretto.learner.collapse import CollapseWatch
@@ -30,7 +31,7 @@ from stretto.learner.state import LearnerState, old_policy_tensors, read_state, 
 from stretto.learner.turns import Turns, by_turn
 from stretto.learner.whole_batch import train
 from stretto.models.load import named_weights, save_policy
-from stretto.models.lora import merged_weights, save_lora
+from stretto.models.lora import Adapter, adapter_of, merged_weights, save_lora
 from stretto.objectives.base import Objective
 from stretto.objectives.metrics import Metrics
 
@@ -47,21 +48,16 @@ class Learner:
     """
 
     def __init__(
-        self,
-        model_dir: str | Path,
-        config: LearnerConfig,
-        objective: Objective,
-        *,
-        seed: int = 0,
-        temperature: float = 1.0,
-        max_steps: int = 1,
-        lag_bound: int = 0,
-    ) -> None:
-        """Loads the model. Raises ``ConfigError`` if critic and objective don't fit, ``DataError`` on a bad model."""
+        self, model_dir: str | Path, config: LearnerConfig, objective: Objective, *, seed: int = 0,
+        temperature: float = 1.0, max_steps: int = 1, lag_bound: int = 0,
+        parts: Literal["merged", "adapter", "both"] = "merged",
+    ) -> None:  # fmt: skip
+        """Loads the model. ``parts``: what ``stage`` gives away where there is an adapter. Raises ``ConfigError`` if
+        critic and objective don't fit, ``DataError`` on a bad model."""
         check_critic(config.critic, objective)
         self.model_dir = str(model_dir)
         self.config, self.objective = config, objective
-        self.seed, self.max_steps = seed, max_steps
+        self.seed, self.max_steps, self.parts = seed, max_steps, parts
         self.version = 0
         self.skipped = 0
         self._skipped_in_a_row = 0
@@ -276,9 +272,12 @@ class Learner:
         if self.old is not None:
             self.old.release(before)
 
-    def stage(self, transport: Callable[[int, Mapping[str, Tensor]], Staged]) -> Staged:
-        """Give a transport the current version and its ``weights``, which it copies: they are live. What it answers."""
-        return transport(self.version, self.weights())
+    def stage(self, put: Callable[[PolicyVersion, Mapping[str, Tensor], Adapter | None], Staged]) -> Staged:
+        """Give ``put`` (a transport's ``stage``), which copies them, the current version, its ``weights`` and its
+        adapter, whichever ``parts`` says; what it answers."""
+        self._check_complete("publish weights")
+        adapter = None if self.parts == "merged" else adapter_of(self.scorer.model, self.model_dir)
+        return put(PolicyVersion(number=self.version), {} if self.parts == "adapter" else self.weights(), adapter)
 
     def weights(self) -> dict[str, Tensor]:
         """What to publish, by the model's parameter names, detached: everything, or with LoRA the changed (merged)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -78,14 +78,6 @@ class OptimResult(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
-    """``staged`` describes weights that lie in the weight memory; writing them took ``seconds``."""
-
-    staged: Any
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class StepResult:
     """What a step did. ``skipped``: the gradient was non-finite; weights and optimizer are as before, ``version``
     too, and ``reason`` says which parameter and row. Of a step that wasn't skipped, ``reason`` is a warning.
@@ -101,6 +93,3 @@ class StepResult:
     fill_s: float = field(default=0.0, compare=False)
     """Wall seconds that filling ``logp_old`` took, and ``fill_tokens``, the tokens that were read for it."""
     fill_tokens: int = 0
-    staging: Awaitable[Staging] | None = field(default=None, compare=False)
-    """Gives the new weights once they are staged, which the next step need not wait for. None: the step was skipped,
-    or whoever made this result leaves staging to the handle of the learner."""

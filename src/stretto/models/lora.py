@@ -8,8 +8,10 @@ own tie makes two parameters of one memory, which an optimizer would move twice.
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,17 @@ from stretto.models.tokenizer_files import load_tokenizer
 
 ADAPTER = "default"
 ALL_LINEAR = "all-linear"
+ADAPTER_TENSORS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+"""The two files that are an adapter to PEFT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter as PEFT loads it: A and B by its names, live, and what ``adapter_config.json`` says (rank, alpha,
+    targets)."""
+
+    tensors: Mapping[str, Tensor]
+    config: Mapping[str, object]
 
 
 def attach_lora(model: Any, *, rank: int, alpha: float, dropout: float, targets: Sequence[str], seed: int) -> Any:
@@ -169,30 +182,39 @@ def save_lora(model: Any, model_dir: str | Path, out: str | Path) -> None:
             p.copy_(weights[name])
     plain.save_pretrained(str(out), safe_serialization=True)
     load_tokenizer(model_dir).save_pretrained(str(out))
-    _save_adapter(model, model_dir, Path(out) / "adapter")
+    adapter = Path(out) / "adapter"
+    adapter.mkdir(parents=True, exist_ok=True)
+    for name, data in adapter_files(adapter_of(model, model_dir)):
+        (adapter / name).write_bytes(data)
 
 
-def _save_adapter(model: Any, model_dir: str | Path, out: Path) -> None:
-    """In PEFT's format. Of a tied model's embedding also as the head's adapter, so that PEFT applies it there too."""
-    from safetensors.torch import load_file, save_file
+def adapter_of(model: Any, model_dir: str | Path) -> Adapter:
+    """The adapter on the base model in ``model_dir``. Of a tied model's embedding it is also the head's adapter, so
+    that PEFT applies it there too. ``ConfigError`` if the model has none."""
+    from peft import PeftModel, get_peft_model_state_dict
 
-    config = model.peft_config[ADAPTER]
-    config.base_model_name_or_path = str(model_dir)
-    model.save_pretrained(str(out), safe_serialization=True, save_embedding_layers=False)
+    if not isinstance(model, PeftModel):
+        raise ConfigError("learner.lora.rank = 0: there is no adapter that could be published")
+
+    found: Mapping[str, Tensor] = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
+    tensors = {name: tensor.detach() for name, tensor in found.items()}
+    config = {**model.peft_config[ADAPTER].to_dict(), "base_model_name_or_path": str(model_dir), "inference_mode": True}
     base = model.get_base_model()
     embedding = base.get_input_embeddings()
-    if not (hasattr(embedding, "lora_embedding_A") and tied(base)):
-        return
-    import json
+    if hasattr(embedding, "lora_embedding_A") and tied(base):
+        names = {id(module): name for name, module in base.named_modules()}
+        head = names[id(base.get_output_embeddings())]
+        a, b = embedding.lora_embedding_A[ADAPTER].detach(), embedding.lora_embedding_B[ADAPTER].detach()
+        tensors[f"base_model.model.{head}.lora_A.weight"] = b.t()
+        tensors[f"base_model.model.{head}.lora_B.weight"] = a.t()
+        config["target_modules"] = {*config["target_modules"], head}
+    return Adapter(tensors, json.loads(json.dumps(config, default=sorted)))  # sets, as PEFT writes them: lists
 
-    file = out / "adapter_model.safetensors"
-    tensors = load_file(file)
-    names = {id(module): name for name, module in base.named_modules()}
-    head = names[id(base.get_output_embeddings())]
-    a, b = embedding.lora_embedding_A[ADAPTER].detach(), embedding.lora_embedding_B[ADAPTER].detach()
-    tensors[f"base_model.model.{head}.lora_A.weight"] = b.t().contiguous()
-    tensors[f"base_model.model.{head}.lora_B.weight"] = a.t().contiguous()
-    save_file(tensors, file, metadata={"format": "pt"})
-    written = json.loads((out / "adapter_config.json").read_text())
-    written["target_modules"] = sorted({*config.target_modules, head})
-    (out / "adapter_config.json").write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
+
+def adapter_files(adapter: Adapter) -> Iterator[tuple[str, bytes]]:
+    """The files from which PEFT loads an adapter, and what is in them."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.contiguous() for name, tensor in adapter.tensors.items()}
+    yield ADAPTER_TENSORS, save(tensors, {"format": "pt"})
+    yield ADAPTER_CONFIG, (json.dumps(adapter.config, indent=2, sort_keys=True) + "\n").encode()

@@ -43,7 +43,7 @@ from stretto.runtime.length import run_length
 from stretto.runtime.manifest import Restored, check_logs, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
 from stretto.runtime.stopping import stoppable
-from stretto.runtime.workers.worker_pool import WorkerPool, model_type
+from stretto.runtime.workers.worker_pool import WorkerPool
 
 
 def check_start(
@@ -235,7 +235,7 @@ def _worker_pool(config: RunConfig, mode: str, out: Path) -> contextlib.Abstract
     """Worker processes start before the environment and the model are there: their imports take seconds."""
     if mode != "train" or config.workers.kind == "inline":
         return contextlib.nullcontext()
-    return WorkerPool(engine_names(config), out / "logs", config.workers.threads, model_type(config.model))
+    return WorkerPool(config, engine_names(config), out)
 
 
 async def _run(

@@ -18,6 +18,7 @@ from stretto.kernel.errors import ConfigError
 from stretto.run.checks import tokenizer_of
 from stretto.run.wiring import bind, peek_environment
 from stretto.runtime.length import run_length
+from stretto.weights.transport import find_transport
 
 _MOST_TRAJECTORIES = 1 << 24
 _MOST_TASKS = 1_000_000
@@ -30,6 +31,7 @@ def check_ready(config: RunConfig, mode: str) -> None:
     if mode == "simulate":
         run_length(config, peek_environment(config, mode)[0].epoch_size)
         return
+    _check_weights(config, mode)
     if mode == "train" and config.workers.own_cores and core_count() <= config.workers.threads:
         raise ConfigError(
             f"workers.own_cores = true needs more than workers.threads = {config.workers.threads} core(s), this "
@@ -60,6 +62,18 @@ def _check_sizes(config: RunConfig) -> None:
         raise ConfigError(
             f"eval.tasks = {config.eval.tasks}: each is played at every evaluation; at most {_MOST_TASKS} can be"
         )
+
+
+def _check_weights(config: RunConfig, mode: str) -> None:
+    """Is there such a transport, and can the engine load what is published?"""
+    if config.weights.parts == "adapter":
+        raise ConfigError(
+            "weights.parts = 'adapter' publishes no merged matrices, but the built-in engine loads nothing else: set "
+            "'merged' or 'both'"
+        )
+    if mode == "train" and config.workers.kind == "process":
+        with plugin_errors("weights.transport", config.weights.transport):
+            find_transport(config.weights.transport)
 
 
 def _check_packages(config: RunConfig) -> None:

@@ -16,10 +16,11 @@ from typing import TextIO
 from stretto.kernel.errors import CheckpointError, ConfigError, DataError
 from stretto.kernel.logfile import GZIP, PLAIN, stream_events
 from stretto.runtime.manifest import latest
+from stretto.weights.transport import DIRECTORY
 
 LOCK = ".lock"
 _PROBE = ".stretto-"
-_LEFT_OVER = {LOCK, "config.toml", "config.toml.part", "logs", "rollouts"}
+_LEFT_OVER = {LOCK, "config.toml", "config.toml.part", "logs", "rollouts", DIRECTORY}
 """What a start that failed before its first event leaves behind."""
 
 

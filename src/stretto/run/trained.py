@@ -34,6 +34,7 @@ from stretto.runtime.evaluate import Evaluator, succeeded
 from stretto.runtime.failures import Failures, readable
 from stretto.runtime.manifest import latest, load_checkpoint
 from stretto.runtime.workers.inline import InlineEngine
+from stretto.weights.in_process import InProcess
 
 OnProgress = Callable[[str], None]
 _CHAT_TOKENS = 4096
@@ -166,7 +167,8 @@ async def _play(
         played.extend(found)
 
     log.hear(deciding=[hear])
-    engines = EnginePool([InlineEngine("engine-0", engine, None, config.engine.decode_steps)], log)
+    handle = InlineEngine("engine-0", engine, None, config.engine.decode_steps, InProcess())
+    engines = EnginePool([handle], log)
     engines["engine-0"].loaded(0)
     scoring = ScoringPool(config.workers.scoring_processes, config.deadlines.score_s, imports=scoring_imports(env))
     evaluator = Evaluator(

@@ -45,7 +45,8 @@ from stretto.simulation.costs import CostModel
 from stretto.simulation.engine import SimulatedEngine
 from stretto.simulation.env import DelayedEnvironment, SimulatedEnvironment
 from stretto.simulation.learner import SimulatedLearner
-from stretto.weights.memory import published_bytes, reserve
+from stretto.weights.in_process import InProcess
+from stretto.weights.layout import published_bytes
 
 
 def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics: MetricsWriter) -> RunContext:
@@ -196,7 +197,7 @@ def _workers(
             SimulatedEngineHandle(n, SimulatedEngine(config.simulation, config.engine.max_num_seqs, in_flight), costs)
             for n in names
         ]
-        return engines, InlineLearner(SimulatedLearner(), costs, waits, config.deadlines.step_s)
+        return engines, InlineLearner(SimulatedLearner(), costs, waits, config.deadlines.step_s, InProcess())
     assert model_dir is not None
     spec: dict[str, Any] = {
         "model_dir": str(model_dir), "threads": config.workers.threads, "seed": config.seed, "eos_ids": eos_ids,
@@ -211,6 +212,7 @@ def _workers(
 
         torch.set_num_threads(config.workers.threads)
         run.on_progress("loading the model")
+        here = InProcess()
         inline: list[EngineHandle] = [
             InlineEngine(
                 n,
@@ -224,16 +226,18 @@ def _workers(
                 ),
                 costs,
                 config.engine.decode_steps,
+                here,
             )
             for n in names
         ]
         learner = build_learner(model_dir, config, max_steps)
-        return inline, InlineLearner(learner, costs, waits, config.deadlines.step_s)
+        return inline, InlineLearner(learner, costs, waits, config.deadlines.step_s, here)
     assert run.worker_pool is not None
     worker_pool, d = run.worker_pool, config.deadlines
-    slot_bytes = published_bytes(model_dir, 8 if config.learner.dtype == "float64" else 4)
-    spec["slot_bytes"] = slot_bytes
-    reserve(worker_pool.memory_fd, slot_bytes)
+    transport = worker_pool.transport
+    spec["transport"] = (config.weights.transport, transport.place)
+    nbytes = published_bytes(model_dir, 8 if config.learner.dtype == "float64" else 4)
+    transport.reserve(nbytes, config.weights.staged_versions)
     shared: dict[str, Any] = {"startup_s": d.startup_s, "shutdown_s": d.shutdown_s}
     restarts = config.workers.max_restarts if config.workers.on_engine_crash == "restart" else 0
     processes: list[EngineHandle] = [

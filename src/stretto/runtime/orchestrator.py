@@ -23,6 +23,7 @@ from stretto.runtime.publish import Publisher
 from stretto.runtime.recovery import checkpoint, restore_groups
 from stretto.runtime.saving import SavePlan
 from stretto.runtime.train_loop import TrainLoop
+from stretto.weights.staged import StagedWeights
 
 _ABANDON_S = 5.0
 """For what was abandoned to notice it; what doesn't is left alone."""
@@ -49,8 +50,8 @@ class Orchestrator:
             self._dispatcher.groups.next_trajectory = restored.next_trajectory
         self._publisher = Publisher(
             context.engines.by_name, context.rules.publish, context.view, context.log, context.waits, self._c.deadlines,
-            self._c.control.in_flight,
-            self._log_published, self._dispatcher.wake, self.fail,
+            self._c.control.in_flight, self._c.weights.staged_versions, self._log_published,
+            context.learner.release_weights, self._dispatcher.wake, self.fail,
         )  # fmt: skip
         self._train_loop = TrainLoop(context, self._dispatcher, self._publisher)
 
@@ -187,11 +188,7 @@ class Orchestrator:
                     f"checkpoint {self._restored.learner_dir}: the learner is at version {version}, the manifest says "
                     f"{self._restored.version}"
                 )
-        start = self._loop.time()
-        slot = await self._publisher.free_slot(version)
-        staged = await ctx.learner.stage(slot)
-        self._log_published(version, staged, start)
-        self._publisher.first(version, staged)
+        self._publisher.first(await ctx.learner.stage())
         await self._publisher.serving()
 
     async def _train(self) -> str:
@@ -270,9 +267,9 @@ class Orchestrator:
             self._ctx.kill()
         await closing
 
-    def _log_published(self, version: int, staged: Any, start: float) -> None:
-        self._published = version
-        checksum, nbytes = getattr(staged, "checksum", ""), getattr(staged, "nbytes", 0)
+    def _log_published(self, staged: StagedWeights, start: float) -> None:
+        self._published = staged.version.number
         self._ctx.log.emit(
-            "Published", version=version, checksum=checksum, bytes=nbytes, start=self._ctx.log.run_time(start)
-        )
+            "Published", version=self._published, checksum=staged.checksum, bytes=staged.nbytes,
+            start=self._ctx.log.run_time(start),
+        )  # fmt: skip

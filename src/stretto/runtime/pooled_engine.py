@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.data.identity import Role
 from stretto.data.trajectory import Completion
@@ -15,6 +15,7 @@ from stretto.kernel.errors import InvariantError, WorkerError
 from stretto.kernel.events import EventLog
 from stretto.rollout.types import Request, empty_completion
 from stretto.runtime.workers.base import EngineHandle, Loaded
+from stretto.weights.staged import StagedWeights
 
 if TYPE_CHECKING:
     from stretto.runtime.engine_pool import EnginePool
@@ -247,9 +248,9 @@ class PooledEngine:
         await self.handle.start()
         self.up()
 
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
         """Swap weights between two steps."""
-        loaded = await self.handle.load(staged, slot, in_flight)
+        loaded = await self.handle.load(weights, in_flight)
         if self.version != loaded.version:  # a handle may tell so itself, before anything else happens
             self.loaded(loaded.version)
         return loaded

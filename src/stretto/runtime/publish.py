@@ -1,16 +1,15 @@
-"""Getting new weights to the engines: which engine loads when, and when a slot of the weight memory may be reused.
+"""Getting new weights to the engines: which engine loads when, and how long a version stays staged.
 
-The learner stages version k in slot k mod 2. An engine that loads reads one slot; the learner may write to a slot only
-while nobody reads it. An engine that was busy meanwhile skips to the newest version. Versions are acknowledged by the
-engines; nothing here assumes that an engine has what was sent.
+The learner stages each version with a transport, from which engines fetch it. A version is released once it isn't the
+newest any more and no engine loads it; the learner waits before it stages more than ``limit`` of them. An engine that
+was busy meanwhile skips to the newest version. Versions are acknowledged by the engines; nothing here assumes that an
+engine has what was sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from stretto.config.deadlines import Deadlines
 from stretto.control.hooks import Publish
@@ -19,24 +18,14 @@ from stretto.kernel.clock import VirtualLoop
 from stretto.kernel.errors import WorkerError
 from stretto.kernel.events import EventLog
 from stretto.kernel.waits import Waits
-from stretto.learner.result import Staging
 from stretto.runtime.pooled_engine import PooledEngine
-
-SLOTS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class StagedWeights:
-    """Weights that are staged: their version, where, and how the engine finds and verifies them."""
-
-    version: int
-    slot: int
-    staged: Any
+from stretto.weights.staged import StagedWeights, Staging
 
 
 class Publisher:
-    """Loads the newest offer on the engines that the publish rule names. ``published`` is told of each offer when it
-    is staged (version, what, when that began); ``changed`` is called after that and after each load."""
+    """Loads the newest offer on the engines that the publish rule names. ``limit``: versions that may be staged at
+    once. ``published`` is told of each offer when it is staged (what, when that began on the loop's clock),
+    ``release`` when nobody will fetch it any more; ``changed`` is called after each staging and each load."""
 
     def __init__(
         self,
@@ -47,18 +36,22 @@ class Publisher:
         waits: Waits,
         deadlines: Deadlines,
         in_flight: str,
-        published: Callable[[int, Any, float], None],
+        limit: int,
+        published: Callable[[StagedWeights, float], None],
+        release: Callable[[StagedWeights], None],
         changed: Callable[[], None],
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._engines, self._rule, self._view, self._log = engines, rule, view, log
-        self._in_flight, self._published = in_flight, published
+        self._in_flight, self._limit = in_flight, limit
+        self._published, self._release = published, release
         self._changed, self._fatal = changed, fatal
         self._waits, self._warn = waits, not isinstance(asyncio.get_running_loop(), VirtualLoop)
         drains = in_flight == "drain"  # what runs may take to its end before the load begins
         self._load_s = deadlines.publish_s + (deadlines.rollout_s if drains else 0.0)
         self._setting = "publish_s + deadlines.rollout_s" if drains else "publish_s"
         self._newest: StagedWeights | None = None
+        self._staged: dict[int, StagedWeights] = {}
         self._loading: dict[str, StagedWeights] = {}
         self._loads: dict[str, asyncio.Task[None]] = {}
         self.stopped = False
@@ -91,28 +84,34 @@ class Publisher:
             return
         finally:
             self._staging -= 1
-        self._published(version, done.staged, asyncio.get_running_loop().time() - done.seconds)
-        self._newest = StagedWeights(version, version % SLOTS, done.staged)
+        self._arrived(done)
         again, self._again = self._again, set()
         for name in again:
             self.reload(self._engines[name])
         self.kick()
         self._changed()
 
-    def first(self, version: int, staged: Any) -> None:
+    def first(self, staging: Staging) -> None:
         """The first weights of this run, or of its resumption: every engine loads them, whatever the rule says."""
-        self._newest = StagedWeights(version, version % SLOTS, staged)
+        self._arrived(staging)
         for name in self._engines:
             self._start(name)
 
+    def _arrived(self, staging: Staging) -> None:
+        """Weights are staged: they are the newest, and the ones before may go."""
+        staged = staging.staged
+        self._published(staged, asyncio.get_running_loop().time() - staging.seconds)
+        self._newest = self._staged[staged.version.number] = staged
+        self._release_unread(staged.version.number - 1)
+
     def kick(self) -> None:
-        """Start the loads that are due. Not while weights are being staged: the newest ones that are there may lie in
-        the slot which the learner has been promised for its next version."""
+        """Start the loads that are due. Not while weights are being staged: the newest ones that are there may have
+        been released in favour of the learner's next version."""
         if self._held or self.stopped or self._newest is None or self._staging:
             return
         for name in self._rule.engines(self._view):
             # the rule may ask for a version that is still being staged
-            if name not in self._loading and self._engines[name].version != self._newest.version:
+            if name not in self._loading and self._engines[name].version != self._newest.version.number:
                 self._start(name)
 
     def reload(self, engine: PooledEngine) -> None:
@@ -134,8 +133,8 @@ class Publisher:
         self.kick()
 
     def stop(self) -> None:
-        """The run ends: start no load, and let nobody wait for one, which may wait for long turns to end itself. One
-        that comes to its end is logged; one whose slot was written to meanwhile fails, and nobody minds."""
+        """The run ends: start no load, and let nobody wait for one, which may wait for long turns to end itself. What
+        is read stays staged; a load that comes to its end is logged."""
         self.stopped = True
         if not self._woken.done():
             self._woken.set_result(None)
@@ -159,22 +158,30 @@ class Publisher:
             await self._spawned.wait()
             await self.settled()
 
-    async def free_slot(self, version: int) -> int:
-        """The slot for this version, once nobody reads from it."""
-        slot = version % SLOTS
-        if self._readers(slot):
+    async def room(self, version: int) -> None:
+        """Wait until ``version`` may be staged: until nobody reads the one that is ``limit`` older, or an older one."""
+        oldest = version - self._limit
+        if self._readers(oldest):
             await self._waits.wait_with_deadline(
-                self._unread(slot), "the learner", lambda: f"slot {slot} of the weights, from which "
-                f"{', '.join(self._readers(slot))} loads", self._load_s, self._setting, self._warn,
+                self._unread(oldest), "the learner", lambda: f"room to stage version {version}: "
+                f"{', '.join(self._readers(oldest))} loads version {oldest} or an older one "
+                f"(weights.staged_versions = {self._limit})", self._load_s, self._setting, self._warn,
             )  # fmt: skip
-        return slot
+        self._release_unread(oldest)
 
-    def _readers(self, slot: int) -> list[str]:
-        return [name for name, weights in self._loading.items() if weights.slot == slot]
+    def _readers(self, newest: int) -> list[str]:
+        """Who loads this version or an older one."""
+        return [name for name, weights in self._loading.items() if weights.version.number <= newest]
 
-    async def _unread(self, slot: int) -> None:
-        while self._readers(slot) and not self.stopped:
+    async def _unread(self, newest: int) -> None:
+        while self._readers(newest) and not self.stopped:
             await self._any(self._tasks)
+
+    def _release_unread(self, newest: int) -> None:
+        """Versions up to this one that nobody reads needn't be staged any longer."""
+        read = {weights.version.number for weights in self._loading.values()}
+        for number in sorted(n for n in self._staged if n <= newest and n not in read):
+            self._release(self._staged.pop(number))
 
     async def _any(self, tasks: set[asyncio.Task[None]]) -> None:
         """Wait until one of these is over, or a stop comes."""
@@ -186,7 +193,7 @@ class Publisher:
         self._loading[name] = self._newest
         self._loads[name] = self._spawn(self._load(name, self._newest), f"load on {name}")
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[object, None, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         self._spawned.set()
@@ -195,20 +202,19 @@ class Publisher:
 
     async def _load(self, name: str, weights: StagedWeights) -> None:
         try:
-            loading = self._engines[name].load(weights.staged, weights.slot, self._in_flight)
             loaded = await self._waits.wait_with_deadline(
-                loading, "the weight update", f"{name}: loading version {weights.version}", self._load_s, self._setting,
-                self._warn,
+                self._engines[name].load(weights, self._in_flight), "the weight update",
+                f"{name}: loading version {weights.version.number}", self._load_s, self._setting, self._warn,
             )  # fmt: skip
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self._loading.pop(name, None)
+            self._read(name)
             expected = self.stopped or (isinstance(error, WorkerError) and self._engines[name].restarting)
             if not expected:
                 self._fatal(error)
             return
-        self._loading.pop(name, None)
+        self._read(name)
         start = self._log.run_time(asyncio.get_running_loop().time() - loaded.seconds)
         self._log.emit("Loaded", worker=name, version=loaded.version, mode=self._in_flight, start=start)
         self._engines[name].acknowledged(loaded.version)
@@ -216,6 +222,12 @@ class Publisher:
         if not self._settling:  # once for all engines that load in one turn of the event loop
             self._settling = True
             asyncio.get_running_loop().call_soon(self._after_loads)
+
+    def _read(self, name: str) -> None:
+        """This engine loads nothing any more."""
+        self._loading.pop(name, None)
+        if self._newest is not None:
+            self._release_unread(self._newest.version.number - 1)
 
     def _after_loads(self) -> None:
         self._settling = False
@@ -228,7 +240,7 @@ class Publisher:
     def _release_old(self) -> None:
         """Log the versions that no engine holds any more, neither as its newest one nor for pinned groups."""
         used = {version for engine in self._engines.values() for version in engine.held}
-        used |= {weights.version for weights in self._loading.values()}
+        used |= {weights.version.number for weights in self._loading.values()}
         for version in sorted(self._alive - used):
             self._alive.discard(version)
             self._log.emit("Released", version=version)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -104,7 +103,7 @@ class TrainLoop:
         columns = columns_of(groups)
         ids = [id for group in groups for id in group.ids]
         staleness = _staleness(columns, version, c.lag_bound)
-        late: dict[str, Any] = {}
+        late: dict[str, object] = {}
         tokens = int(columns["mask"].sum())
         if ctx.late is not None:
             columns, late = ctx.late.join(columns, version)
@@ -124,7 +123,7 @@ class TrainLoop:
         self._dispatcher.wake()
         if self._old_scorer is not None:
             columns = self._old_scorer.column(columns)
-        stepped = await ctx.learner.step(columns, self._publisher.free_slot(version + 1))
+        stepped, staging = await ctx.learner.step(columns, self._publisher.room(version + 1))
         for engine in ctx.engines:
             engine.flush_busy()
         if self._old_scorer is not None and not stepped.skipped:
@@ -138,8 +137,8 @@ class TrainLoop:
         ctx.log.emit("StepEnd", step=version, version=stepped.version, skipped=stepped.skipped, metrics=metrics)
         if stepped.skipped:
             self._skipped(ids, tokens, stepped)
-        elif stepped.staging is not None:
-            self._publisher.offer(stepped.version, stepped.staging)
+        elif staging is not None:
+            self._publisher.offer(stepped.version, staging)
             if self._old_scorer is not None:
                 await self._old_scorer.published(stepped.version)
         dispatcher.training = []

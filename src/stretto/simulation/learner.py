@@ -6,13 +6,19 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from stretto.data.identity import PolicyVersion
 from stretto.data.totals import Totals
 from stretto.kernel.errors import CheckpointError, InvariantError
 from stretto.learner.result import Columns, Floats, ForwardBackwardResult, Losses, OptimResult, StepResult
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stretto.models.lora import Adapter
 
 _UNKNOWN = Losses(math.nan, math.nan, math.nan)
 Staged = TypeVar("Staged")
@@ -50,9 +56,9 @@ class SimulatedLearner:
     def release(self, before: int) -> None:
         """It holds no version."""
 
-    def stage(self, transport: Callable[[int, Mapping[str, object]], Staged]) -> Staged:
+    def stage(self, put: Callable[[PolicyVersion, Mapping[str, Tensor], Adapter | None], Staged]) -> Staged:
         """The version, without weights."""
-        return transport(self.version, {})
+        return put(PolicyVersion(number=self.version), {}, None)
 
     def save(self, directory: Path) -> None:
         """Write the version."""

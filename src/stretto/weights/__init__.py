@@ -1,1 +1,1 @@
-"""Versioned weights: ``layout`` says where each tensor lies, ``store`` publishes, verifies and reads them."""
+"""Weights on their way from the learner to engines: ``transport`` is the contract, ``memory`` and ``files`` are two."""

@@ -1,24 +1,32 @@
-"""Where each tensor of a version lies in a slot: names, shapes, dtypes, byte offsets. Plain numbers, JSON-able."""
+"""Names, shapes, dtypes and byte offsets of the tensors of a version: plain data, free of torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from safetensors import safe_open
 
-from stretto.kernel.errors import WeightsError
+from stretto.kernel.errors import DataError, WeightsError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ALIGNMENT = 64
-_DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.float16)}
+_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of ``ALIGNMENT`` bytes."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor: ``dtype`` by name, ``offset`` in bytes from the start of the slot's data."""
+    """One tensor: ``dtype`` by torch's name, ``offset`` in bytes from the start of the data."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,19 +34,19 @@ class Entry:
     offset: int
 
     @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch's."""
-        return _DTYPES[self.dtype]
-
-    @property
     def elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return _BYTES[self.dtype]
+
+    @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.elements * self.torch_dtype.itemsize
+        return self.elements * self.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +62,25 @@ class Layout:
         entries, at = [], 0
         for name, tensor in tensors.items():
             dtype = str(tensor.dtype).removeprefix("torch.")
-            if dtype not in _DTYPES:
-                raise WeightsError(f"weight {name!r} is {dtype}; only {', '.join(_DTYPES)} can be published")
+            if dtype not in _BYTES:
+                raise WeightsError(f"weight {name!r} is {dtype}; only {', '.join(_BYTES)} can be published")
             entry = Entry(name, tuple(tensor.shape), dtype, at)
             entries.append(entry)
-            at += -(-entry.nbytes // ALIGNMENT) * ALIGNMENT
+            at += aligned(entry.nbytes)
         return cls(tuple(entries), at)
 
-    def to_json(self) -> list[list[Any]]:
-        """[[name, shape, dtype, offset], ...]."""
-        return [[e.name, list(e.shape), e.dtype, e.offset] for e in self.entries]
 
-    @classmethod
-    def from_json(cls, rows: list[list[Any]]) -> Layout:
-        """Inverse of ``to_json``."""
-        entries = tuple(Entry(name, tuple(shape), dtype, offset) for name, shape, dtype, offset in rows)
-        ends = (e.offset + -(-e.nbytes // ALIGNMENT) * ALIGNMENT for e in entries)
-        return cls(entries, max(ends, default=0))
+def published_bytes(model_dir: Path, itemsize: int) -> int:
+    """Upper bound of what a model in Transformers format publishes with ``itemsize`` bytes per parameter."""
+    files = sorted(model_dir.glob("*.safetensors"))
+    total = 0
+    for path in files:
+        with safe_open(path, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (not a mapping)
+                total += aligned(math.prod(tensors.get_slice(name).get_shape()) * itemsize)
+    if files:
+        return total
+    files = sorted(model_dir.glob("pytorch_model*.bin"))
+    if not files:
+        raise DataError(f"{model_dir} holds no weights (*.safetensors or pytorch_model*.bin)")
+    return sum(p.stat().st_size for p in files) * itemsize  # at least one byte per parameter

@@ -8,10 +8,10 @@ were promised are the engine pool's affair (``runtime.engine_pool``).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from stretto.data.schema import Columns
 from stretto.data.totals import Totals
@@ -20,6 +20,7 @@ from stretto.kernel.errors import StrettoError
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
 from stretto.rollout.capabilities import Capabilities
 from stretto.rollout.types import ExportedRequest, Request
+from stretto.weights.staged import Room, StagedWeights, Staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,10 @@ class EngineHandle(ABC):
         """Stop requests whose answers nobody needs. Ids that aren't here have finished."""
 
     @abstractmethod
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
-        """Serve these weights from between two steps on; ``in_flight``: what becomes of running requests
-        (``rollout.types.IN_FLIGHT_MODES``). Raises ``WeightsError`` if they aren't what was staged: the old version
-        stays then."""
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+        """Fetch these weights and serve them from between two steps on; ``in_flight``: what becomes of running
+        requests (``rollout.types.IN_FLIGHT_MODES``). Raises ``WeightsError`` if they aren't what was staged: the old
+        version stays then."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -148,8 +149,9 @@ class LearnerHandle(Protocol):
 
     async def start(self) -> None: ...
 
-    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> StepResult:
-        """Train on a batch; on success the new weights will be staged in ``slot``, which needn't be free before."""
+    async def step(self, columns: Columns, room: Room) -> tuple[StepResult, Awaitable[Staging] | None]:
+        """Train on a batch. On success its weights are staged once there is ``room``, and the second result gives them
+        then: the next step need not wait for it. None: the step was skipped."""
         ...
 
     async def forward_backward(
@@ -172,9 +174,12 @@ class LearnerHandle(Protocol):
         """Versions below ``before`` have ended: nothing of theirs will be scored any more."""
         ...
 
-    async def stage(self, slot: int) -> Any:
+    async def stage(self) -> Staging:
         """Stage the current weights."""
         ...
+
+    def release_weights(self, staged: StagedWeights) -> None:
+        """Nobody will fetch these any more."""
 
     async def save(self, directory: Path) -> None: ...
 

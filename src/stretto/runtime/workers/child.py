@@ -1,6 +1,6 @@
 """The main loop of a worker process: an engine that decodes while it has work, or a learner that answers.
 
-Started as ``python -m stretto.runtime.workers.child PARENT SOCKET_FD MEMORY_FD ROLE MODEL_TYPE``. It imports what the
+Started as ``python -m stretto.runtime.workers.child PARENT SOCKET_FD ROLE MODEL_TYPE``. It imports what the
 role needs before it reads its first message, the spec. A message is (number, content): with a number it is a question,
 and the answer carries the same number.
 """
@@ -14,7 +14,6 @@ import os
 import sys
 import time
 import traceback
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from stretto.kernel.child import die_with_parent, leave_signals_to_parent
 from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.runtime.workers.requests import unpack_requests
 from stretto.runtime.workers.wire import ChildWire
+from stretto.weights.staged import StagedWeights, Staging
+from stretto.weights.transport import find_transport
 
 _REPORT_SPAN_S = 0.25
 _NICE = 2
@@ -47,8 +48,8 @@ def settle() -> None:
 
 def main() -> None:
     """Be what the arguments say until told to close or until the parent is gone."""
-    parent, socket_fd, memory_fd = (int(a) for a in sys.argv[1:4])
-    role, model_type = Role(sys.argv[4]), sys.argv[5]
+    parent, socket_fd = (int(a) for a in sys.argv[1:3])
+    role, model_type = Role(sys.argv[3]), sys.argv[4]
     die_with_parent(parent)
     os.nice(_NICE)  # the orchestrator does little and everybody waits for it
     leave_signals_to_parent()
@@ -58,7 +59,7 @@ def main() -> None:
         _import(role, model_type)
         wire.send(("phase", "waiting for its spec"))
         number, (_, spec) = wire.receive()
-        worker = (_EngineProcess if role is Role.ENGINE else _LearnerProcess)(wire, memory_fd, spec)
+        worker = (_EngineProcess if role is Role.ENGINE else _LearnerProcess)(wire, spec)
         worker.number = number
         settle()
         worker.answer({"pid": os.getpid()})
@@ -84,17 +85,16 @@ def _import(role: Role, model_type: str) -> None:
 
 
 class _Process:
-    def __init__(self, wire: ChildWire, memory_fd: int, spec: dict[str, Any]) -> None:
+    def __init__(self, wire: ChildWire, spec: dict[str, Any]) -> None:
         self.wire = wire
         self.number: int | None = None
         """The question that is being answered."""
-        self.phase("attaching the weight memory")
         import torch
 
         torch.set_num_threads(spec["threads"])
-        from stretto.weights.store import WeightStore
-
-        self.store = WeightStore.attach(memory_fd, spec["slot_bytes"])
+        name, place = spec["transport"]
+        self.phase(f"joining the weight transport {name}")
+        self.transport = find_transport(name)(place)
 
     def phase(self, name: str) -> None:
         """Name what this process does, for its deadline and its obituary."""
@@ -114,17 +114,18 @@ class _Process:
 
 
 class _EngineProcess(_Process):
-    def __init__(self, wire: ChildWire, memory_fd: int, spec: dict[str, Any]) -> None:
-        super().__init__(wire, memory_fd, spec)
+    def __init__(self, wire: ChildWire, spec: dict[str, Any]) -> None:
+        super().__init__(wire, spec)
         from stretto.rollout.build import build_engine
 
+        self.began = time.monotonic()
         self.phase(f"loading the model from {spec['model_dir']}")
         self.engine = build_engine(
             spec["model_dir"], spec["engine"], spec["seed"], spec["eos_ids"], keep_initial=spec["weight_drift"],
             keep_versions=spec["keep_versions"],
         )  # fmt: skip
         self.steps = spec["engine"].decode_steps
-        self.pending_load: tuple[int | None, int, Any, str] | None = None
+        self.pending_load: tuple[int | None, StagedWeights, str] | None = None
         self.paused = False
         self.spans: list[list[float]] = []
         self.first: list[int] = []
@@ -149,13 +150,17 @@ class _EngineProcess(_Process):
         loads = self.pending_load is not None and not self.engine.running
         return loads or (self.engine.has_work and not self.paused)
 
+    @property
+    def lived_s(self) -> float:
+        return time.monotonic() - self.began
+
     def advance(self) -> None:
         """At most ``steps`` decode steps; report what finished."""
         if self.paused or not self.engine.has_work:
             return
-        start = time.monotonic()
+        start = self.lived_s
         report = self.engine.advance(self.steps)
-        end = time.monotonic()
+        end = self.lived_s
         last = self.spans[-1] if self.spans else None
         if last is not None and start - last[1] < 0.005 and end - last[0] < _REPORT_SPAN_S:
             last[1] = end
@@ -169,12 +174,13 @@ class _EngineProcess(_Process):
             self.report(report.finished)
 
     def report(self, finished: Any) -> None:
-        """Tell the parent what finished, what has its first token, and when this process computed."""
+        """Tell the parent what finished, what has its first token, and when this process computed: all in seconds
+        since it began, as nobody else has its clock."""
         from stretto.data.columns import pack_completions
 
         if finished or self.spans:
             columns = pack_completions(finished) if finished else None
-            self.wire.send(("report", (columns, self.spans, self.first)))
+            self.wire.send(("report", (columns, self.spans, self.first, self.lived_s)))
             self.spans, self.first = [], []
 
     def handle(self, message: Any) -> None:
@@ -200,8 +206,9 @@ class _EngineProcess(_Process):
         elif kind == "distance":
             self.answer(self.engine.distance_to_initial())
         elif kind == "load":
-            self.pending_load = (self.number, *message[1:])
-            if message[3] == "drain" and self.engine.running:
+            _, staged, in_flight = message
+            self.pending_load = (self.number, staged, in_flight)
+            if in_flight == "drain" and self.engine.running:
                 self.engine.hold_admission(True)
             else:
                 self.swap()
@@ -216,27 +223,27 @@ class _EngineProcess(_Process):
             self.refuse(error)
 
     def swap(self) -> None:
-        """Verify the staged weights and swap them in; on a bad checksum the old version stays."""
+        """Fetch the staged weights, verified, and swap them in; if they are bad the old version stays."""
         assert self.pending_load is not None
-        self.number, slot, staged, in_flight = self.pending_load
+        self.number, staged, in_flight = self.pending_load
         self.pending_load = None
         start = time.monotonic()
         try:
-            weights = self.store.read(slot, staged)
+            weights = staged.merged(self.transport.fetch(staged))
         except StrettoError as error:
             self.refuse(error)
             return
         finally:
             self.engine.hold_admission(False)
-        aborted = self.engine.load(staged.version, weights, in_flight)
+        aborted = self.engine.load(staged.version.number, weights, in_flight)
         self.paused = False
         self.report(aborted)
         self.answer((self.engine.version, time.monotonic() - start))
 
 
 class _LearnerProcess(_Process):
-    def __init__(self, wire: ChildWire, memory_fd: int, spec: dict[str, Any]) -> None:
-        super().__init__(wire, memory_fd, spec)
+    def __init__(self, wire: ChildWire, spec: dict[str, Any]) -> None:
+        super().__init__(wire, spec)
         from stretto.learner.build import build_learner
 
         if spec["own_cores"]:
@@ -244,13 +251,11 @@ class _LearnerProcess(_Process):
         self.phase(f"loading the model from {spec['model_dir']}")
         self.learner = build_learner(spec["model_dir"], spec["config"], spec["max_steps"])
         self.stepped = False
-        """Waits a step for the slot of its weights?"""
+        """Waits a step for room to stage its weights?"""
         self.phase("learning")
 
     def run(self) -> None:
         """Answer until told to close."""
-        from stretto.learner.result import Staging
-
         while True:
             self.number, message = self.wire.receive()
             kind = message[0]
@@ -261,11 +266,10 @@ class _LearnerProcess(_Process):
                     result = self.learner.step(message[1])
                     self.stepped = not result.skipped
                     self.answer(result)
-                elif kind == "slot":
+                elif kind == "stage_step":
                     if self.stepped:  # while the parent prepares the next batch
-                        self.stepped, before = False, time.monotonic()
-                        staged = self.stage(message[1])
-                        self.wire.send(("staged", Staging(staged, time.monotonic() - before)))
+                        self.stepped = False
+                        self.wire.send(("staged", self.stage()))
                 elif kind == "forward_backward":
                     self.answer(self.learner.forward_backward(message[1], message[2]).plain())
                 elif kind == "optim_step":
@@ -275,7 +279,9 @@ class _LearnerProcess(_Process):
                 elif kind == "release":
                     self.learner.release(message[1])
                 elif kind == "stage":
-                    self.answer(self.stage(message[1]))
+                    self.answer(self.stage())
+                elif kind == "release_weights":
+                    self.transport.release(message[1])
                 elif kind == "save":
                     self.learner.save(Path(message[1]))
                     self.answer(None)
@@ -296,8 +302,10 @@ class _LearnerProcess(_Process):
                     raise
                 self.refuse(OSError(str(error)))
 
-    def stage(self, slot: int) -> Any:
-        return self.learner.stage(partial(self.store.stage, slot))
+    def stage(self) -> Staging:
+        start = time.monotonic()
+        staged = self.learner.stage(self.transport.stage)
+        return Staging(staged, time.monotonic() - start)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from stretto.data.trajectory import Completion
 from stretto.kernel.waits import Waits
 from stretto.rollout.types import ExportedRequest, Request
 from stretto.runtime.workers.base import EngineHandle, EngineSink, Loaded
+from stretto.weights.staged import StagedWeights
 
 T = TypeVar("T")
 
@@ -43,9 +44,9 @@ class ForeignEngine(EngineHandle):
         """Stop requests."""
         self._inner.abort(ids)
 
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
         """Swap weights; whoever publishes them has the deadline."""
-        return await self._inner.load(staged, slot, in_flight)
+        return await self._inner.load(weights, in_flight)
 
     async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
         """What running requests have sampled so far."""

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from stretto.data.schema import Columns
 from stretto.data.totals import Totals
 from stretto.data.trajectory import Completion
 from stretto.kernel.waits import Waits
-from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
+from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
 from stretto.rollout.capabilities import IN_PROCESS
 from stretto.rollout.types import Engine, ExportedRequest, Report, Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
+from stretto.weights.staged import Room, StagedWeights, Staging
+from stretto.weights.transport import Stage, Transport
 
 Answer = TypeVar("Answer")
-Staged = TypeVar("Staged")
 
 
 class PassiveLearner(Protocol):
@@ -44,7 +45,7 @@ class PassiveLearner(Protocol):
 
     def release(self, before: int) -> None: ...
 
-    def stage(self, transport: Callable[[int, Mapping[str, Any]], Staged]) -> Staged: ...
+    def stage(self, put: Stage) -> StagedWeights: ...
 
     def save(self, directory: Path) -> None: ...
 
@@ -54,17 +55,20 @@ class PassiveLearner(Protocol):
 
 
 class InlineEngine(EngineHandle):
-    """Drives a passive engine inside this loop. ``costs`` None: wall clock, no simulated time."""
+    """Drives a passive engine inside this loop, with weights from ``transport``. ``costs`` None: wall clock, no
+    simulated time."""
 
     capabilities = IN_PROCESS
 
-    def __init__(self, name: str, engine: Engine, costs: CostModel | None, decode_steps: int) -> None:
+    def __init__(
+        self, name: str, engine: Engine, costs: CostModel | None, decode_steps: int, transport: Transport
+    ) -> None:
         super().__init__(name)
-        self._engine, self._costs, self._steps = engine, costs, decode_steps
+        self._engine, self._costs, self._steps, self._transport = engine, costs, decode_steps, transport
         self._work = asyncio.Event()
         self._advancing = asyncio.Lock()
         self._paused = False
-        self._loads: list[tuple[asyncio.Future[Loaded], int, dict[str, Any], str]] = []
+        self._loads: list[tuple[asyncio.Future[Loaded], StagedWeights, str]] = []
         self._driver = asyncio.get_running_loop().create_task(self._drive(), name=f"{name} driver")
 
     def add(self, requests: Sequence[Request]) -> None:
@@ -102,11 +106,10 @@ class InlineEngine(EngineHandle):
     async def start(self) -> None:
         """It is there."""
 
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
-        """Swap weights before the next advance. ``staged``: (version, weights)."""
-        version, weights = staged
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+        """Swap weights before the next advance."""
         future: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
-        self._loads.append((future, version, weights, in_flight))
+        self._loads.append((future, weights, in_flight))
         self._work.set()
         return await future
 
@@ -163,15 +166,15 @@ class InlineEngine(EngineHandle):
         self.sink.finished(report.finished)
 
     async def _swap(self) -> None:
-        future, version, weights, in_flight = self._loads.pop(0)
-        loop = asyncio.get_running_loop()
+        future, weights, in_flight = self._loads.pop(0)
+        version, loop = weights.version.number, asyncio.get_running_loop()
         if in_flight == "drain":
             self._engine.hold_admission(True)
             while self._engine.running:
                 await self._advance()
             self._engine.hold_admission(False)
         start = loop.time()
-        aborted = self._engine.load(version, weights, in_flight)
+        aborted = self._engine.load(version, weights.merged(self._transport.fetch(weights)), in_flight)
         self._paused = False
         await asyncio.sleep(self._costs.publish_s if self._costs is not None else 0)
         self.sink.finished(aborted)
@@ -183,27 +186,29 @@ class InlineEngine(EngineHandle):
 class InlineLearner:
     """Holds a passive learner in this process. In virtual time a step takes what the cost model says."""
 
-    def __init__(self, learner: PassiveLearner, costs: CostModel | None, waits: Waits, step_s: float) -> None:
+    def __init__(
+        self, learner: PassiveLearner, costs: CostModel | None, waits: Waits, step_s: float, transport: Transport
+    ) -> None:
         """``step_s``: the deadline of a step; a real one on the wall clock is noticed when it is over."""
-        self._learner, self._costs = learner, costs
+        self._learner, self._costs, self._transport = learner, costs, transport
         self._waits, self._step_s = waits, step_s
 
     async def start(self) -> None:
         """Nothing to bring up."""
 
-    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> StepResult:
+    async def step(self, columns: Columns, room: Room) -> tuple[StepResult, Awaitable[Staging] | None]:
         """Train on a batch."""
-        with contextlib.closing(slot):
+        with contextlib.closing(room):
             result = await self._waits.wait_with_deadline(
                 self._step(columns), "the loop", "learner: a learner step", self._step_s, "step_s", self._costs is None
             )
-            free = await slot
-        staging = None
+            await room
+        staging: asyncio.Future[Staging] | None = None
         if not result.skipped:  # now: this class may be in its next step when somebody awaits it
             staging = asyncio.get_running_loop().create_future()
-            staging.set_result(Staging(await self.stage(free), 0.0))
+            staging.set_result(await self.stage())
         fill_s = result.fill_s if self._costs is None else self._costs.forward_s(result.fill_tokens)
-        return replace(result, staging=staging, fill_s=fill_s)
+        return replace(result, fill_s=fill_s), staging
 
     async def _step(self, columns: Columns) -> StepResult:
         result = self._learner.step(columns)
@@ -239,7 +244,7 @@ class InlineLearner:
 
         return await self._in_time(work(self._costs), "an optimizer step")
 
-    def _in_time(self, work: Coroutine[Any, Any, Answer], what: str) -> Awaitable[Answer]:
+    def _in_time(self, work: Coroutine[object, None, Answer], what: str) -> Awaitable[Answer]:
         return self._waits.wait_with_deadline(
             work, "the loop", f"learner: {what}", self._step_s, "step_s", self._costs is None
         )
@@ -255,9 +260,13 @@ class InlineLearner:
         """Older versions have ended."""
         self._learner.release(before)
 
-    async def stage(self, slot: int) -> tuple[int, dict[str, Any]]:
-        """(version, copies of the current weights)."""
-        return self._learner.stage(lambda version, weights: (version, {name: w.clone() for name, w in weights.items()}))
+    async def stage(self) -> Staging:
+        """Stage copies of the current weights, which takes no time."""
+        return Staging(self._learner.stage(self._transport.stage), 0.0)
+
+    def release_weights(self, staged: StagedWeights) -> None:
+        """Nobody will fetch these."""
+        self._transport.release(staged.version)
 
     async def save(self, directory: Path) -> None:
         """Write a checkpoint."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,15 @@ from stretto.kernel.errors import InvariantError, WorkerError
 from stretto.kernel.events import EventLog
 from stretto.kernel.supervised import Child
 from stretto.kernel.waits import Waits
-from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, Staging, StepResult
+from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
 from stretto.rollout.capabilities import OWN_PROCESS
 from stretto.rollout.types import ExportedRequest, Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.requests import pack_requests
 from stretto.runtime.workers.spawn import ChildProcess
 from stretto.runtime.workers.worker_pool import LEARNER
+from stretto.runtime.workers.worker_time import WorkerTime
+from stretto.weights.staged import Room, StagedWeights, Staging
 
 
 class ProcessEngine(EngineHandle):
@@ -70,6 +71,7 @@ class ProcessEngine(EngineHandle):
 
     async def start(self) -> None:
         """Start the process."""
+        self._time = WorkerTime()
         await self._child.start(self._spec, self._startup_s)
 
     def add(self, requests: Sequence[Request]) -> None:
@@ -101,14 +103,14 @@ class ProcessEngine(EngineHandle):
         """Go on with a request of another engine."""
         await self._ask(("import", state), f"taking over request {state.request.id}")
 
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
         """Swap weights between two steps; verified by the child against the checksum."""
-        child = self._child
-        version, seconds = await child.call(("load", slot, staged, in_flight))
+        child, asked = self._child, weights.version.number
+        version, seconds = await child.call(("load", weights, in_flight))
         if child.error is not None:  # it died right after its answer: nothing may be sent to it
             raise child.error
-        if version != staged.version:
-            raise InvariantError(f"{self.name} was asked for version {staged.version} and loaded {version}")
+        if version != asked:
+            raise InvariantError(f"{self.name} was asked for version {asked} and loaded {version}")
         self._away = False
         return Loaded(version, seconds)
 
@@ -148,9 +150,10 @@ class ProcessEngine(EngineHandle):
     def _message(self, message: Any) -> None:
         kind, value = message
         if kind == "report":
-            columns, spans, first = value
-            for span in spans:
-                self.sink.busy(*span)
+            columns, spans, first, said_s = value
+            self._time.heard(asyncio.get_running_loop().time(), said_s)
+            for since_s, until_s, *work in spans:
+                self.sink.busy(*self._time.span(since_s, until_s), *work)
             self.sink.first_tokens(first)
             if columns is not None:
                 self._arrived.extend(unpack_completions(columns))
@@ -207,11 +210,10 @@ class ProcessLearner:
         step_s: float,
         shutdown_s: float,
     ) -> None:
-        self._log, self._spec = log, spec
+        self._log, self._spec, self._waits = log, spec, waits
         self._startup_s, self._step_s, self._shutdown_s = startup_s, step_s, shutdown_s
         self._on_death: Callable[[BaseException], None] = lambda error: None
         self._child = ChildProcess(LEARNER, acquire(), waits, on_message=self._message, on_death=self._died)
-        self._waits = waits
         self._staging: deque[asyncio.Future[Staging]] = deque()
 
     @property
@@ -248,23 +250,22 @@ class ProcessLearner:
         await self._child.start(self._spec, self._startup_s)
         self._log.emit("WorkerUp", worker=LEARNER, role=Role.LEARNER)
 
-    async def step(self, columns: Columns, slot: Coroutine[Any, Any, int]) -> StepResult:
+    async def step(self, columns: Columns, room: Room) -> tuple[StepResult, Awaitable[Staging] | None]:
         """Train on a batch."""
         staged: asyncio.Future[Staging] = asyncio.get_running_loop().create_future()
         self._staging.append(staged)  # now: its message may come together with the answer
-        with contextlib.closing(slot), contextlib.closing(self._child.call(("step", columns))) as answering:
-            self._child.post(("slot", await slot))
-            # how long the slot took is the engines' affair, and has its own deadline
+        with contextlib.closing(room), contextlib.closing(self._child.call(("step", columns))) as answering:
+            await room
+            self._child.post(("stage_step",))
+            # how long that took is the engines' affair, and has its own deadline
             answer: StepResult = await self._waits.wait_with_deadline(
                 answering, "the loop", "learner: a learner step", self._step_s, "step_s"
             )
         if answer.skipped:
             self._staging.remove(staged)
-            return answer
+            return answer, None
         what = f"the learner: staging version {answer.version}"
-        return replace(
-            answer, staging=self._waits.wait_with_deadline(staged, "the weight update", what, self._step_s, "step_s")
-        )
+        return answer, self._waits.wait_with_deadline(staged, "the weight update", what, self._step_s, "step_s")
 
     async def forward_backward(
         self, columns: Columns, totals: Totals | None = None
@@ -289,9 +290,14 @@ class ProcessLearner:
         """Older versions have ended."""
         self._child.post(("release", before))
 
-    async def stage(self, slot: int) -> Any:
+    async def stage(self) -> Staging:
         """Stage the current weights."""
-        return await self._ask(("stage", slot), "staging weights")
+        staging: Staging = await self._ask(("stage",), "staging weights")
+        return staging
+
+    def release_weights(self, staged: StagedWeights) -> None:
+        """Nobody will fetch these."""
+        self._child.post(("release_weights", staged.version))
 
     async def save(self, directory: Path) -> None:
         """Write a checkpoint."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from stretto.data.trajectory import Completion
 from stretto.kernel.clock import Sleep
@@ -17,6 +16,7 @@ from stretto.rollout.types import Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
 from stretto.simulation.engine import SimulatedEngine
+from stretto.weights.staged import StagedWeights
 
 
 class SimulatedEngineHandle(EngineHandle):
@@ -55,23 +55,24 @@ class SimulatedEngineHandle(EngineHandle):
         """Nobody will ask for these versions."""
         self._engine.free(versions)
 
-    async def load(self, staged: Any, slot: int, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
         """Pause for ``simulation.publish_s``, then go on with the new version."""
+        version = weights.version.number
         if in_flight == "drain" and self._engine.running:
             self._draining = self._loop.create_future()
             await self._draining
             self._draining = None
         start = self._loop.time()
-        aborted = self._engine.load(start, staged[0], self._costs.publish_s)
+        aborted = self._engine.load(start, version, self._costs.publish_s)
         self._say_first()
         self._reschedule()
         pause_s = self._costs.publish_s
         await (Sleep(self._loop, pause_s) if pause_s > 0 else asyncio.sleep(0))
         self.sink.finished(aborted)
-        self.sink.loaded(staged[0])
+        self.sink.loaded(version)
         now = self._loop.time()
         self._go_on(now)
-        return Loaded(staged[0], now - start)
+        return Loaded(version, now - start)
 
     async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
         """What running requests have sampled so far."""

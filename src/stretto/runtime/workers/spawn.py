@@ -1,7 +1,7 @@
 """Worker processes: start them early, talk to them, notice their death, leave none behind.
 
-A child is a fresh interpreter (``python -m stretto.runtime.workers.child``) that gets one end of a socket pair and the
-shared weight memory as inherited file descriptors. It imports what its role needs at once and then waits for its spec,
+A child is a fresh interpreter (``python -m stretto.runtime.workers.child``) that inherits one end of a socket pair and
+what the weight transport opened. It imports what its role needs at once and then waits for its spec,
 so that imports overlap with whatever the parent does first. Its output goes to a log file, whose tail is part of the
 error when it dies. The kernel kills it when this process dies; besides, it ends when its socket does.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,11 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2
 (thousands of page faults a step). Workers keep them; other C libraries ignore these."""
 
 
-def spawn(name: str, role: Role, *, log_dir: Path, memory_fd: int, threads: int, model_type: str = "") -> Child:
-    """Start a child: it imports for ``role`` (and ``model_type``, a Transformers model) and waits for its spec."""
+def spawn(
+    name: str, role: Role, *, log_dir: Path, descriptors: Sequence[int], threads: int, model_type: str = ""
+) -> Child:
+    """Start a child: it imports for ``role`` (and ``model_type``, a Transformers model) and waits for its spec. It
+    inherits ``descriptors``."""
     log_dir.mkdir(parents=True, exist_ok=True)
     environment = {
         **_MALLOC,
@@ -41,10 +44,9 @@ def spawn(name: str, role: Role, *, log_dir: Path, memory_fd: int, threads: int,
     }
 
     def command(fd: int) -> list[str]:
-        return [sys.executable, "-m", "stretto.runtime.workers.child", str(os.getpid()), str(fd), str(memory_fd), role,
-                model_type]  # fmt: skip
+        return [sys.executable, "-m", "stretto.runtime.workers.child", str(os.getpid()), str(fd), role, model_type]
 
-    return Child(command, log=log_dir / f"{name}.log", environment=environment, pass_fds=(memory_fd,))
+    return Child(command, log=log_dir / f"{name}.log", environment=environment, pass_fds=descriptors)
 
 
 class ChildProcess:

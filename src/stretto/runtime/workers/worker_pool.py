@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from stretto.config.schema import RunConfig
 from stretto.data.identity import Role
 from stretto.kernel.supervised import Child
 from stretto.runtime.workers.spawn import spawn
-from stretto.weights.memory import create
+from stretto.weights.transport import DIRECTORY, find_transport
 
 LEARNER = "learner"
 """Name of the worker that is one."""
 
 
 class WorkerPool:
-    """Context manager: starts a learner and engines; on exit none of them is left.
+    """Context manager: starts a learner and engines; on exit none of them is left, nor any weights that they
+    staged with ``transport``.
 
     ``acquire(name)`` hands over the process that was started for ``name``, then starts new ones (restarts).
     """
 
-    def __init__(self, engines: list[str], log_dir: Path, threads: int, model_type: str) -> None:
-        self._log_dir, self._threads, self._model_type = log_dir, threads, model_type
-        self.memory_fd = create()
+    def __init__(self, config: RunConfig, engines: list[str], out: Path) -> None:
+        """``out``: the run's directory."""
+        self._log_dir, self._threads, self._model_type = out / "logs", config.workers.threads, model_type(config.model)
+        self.transport = find_transport(config.weights.transport).open(out / DIRECTORY)
         self._all: list[Child] = []
         self._roles = {LEARNER: Role.LEARNER, **dict.fromkeys(engines, Role.ENGINE)}
         self._waiting: dict[str, Child] = {}
@@ -42,8 +44,8 @@ class WorkerPool:
 
     def _spawn(self, name: str) -> Child:
         started = spawn(
-            name, self._roles[name], log_dir=self._log_dir, memory_fd=self.memory_fd, threads=self._threads,
-            model_type=self._model_type,
+            name, self._roles[name], log_dir=self._log_dir, descriptors=self.transport.place.descriptors,
+            threads=self._threads, model_type=self._model_type,
         )  # fmt: skip
         self._all.append(started)
         return started
@@ -55,10 +57,10 @@ class WorkerPool:
                 started.strike()
 
     def close(self) -> None:
-        """Kill whatever still lives and give the memory back."""
+        """Kill whatever still lives, then remove the weights that are staged."""
         for started in self._all:
             started.kill()
-        os.close(self.memory_fd)
+        self.transport.close()
 
     def __enter__(self) -> Self:
         return self
