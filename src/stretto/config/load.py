@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -47,7 +47,7 @@ def recipe_names() -> list[str]:
     return sorted(path.name[:-5] for path in files if path.name.endswith(".toml"))
 
 
-def read_source(source: str) -> dict[str, Any]:
+def read_source(source: str) -> dict[str, object]:
     """The table of a recipe (by name) or of a TOML file (by path)."""
     if source in recipe_names():
         text, where = resources.files("stretto").joinpath("recipes", f"{source}.toml").read_text(), f"recipe {source}"
@@ -268,9 +268,11 @@ def to_toml(config: RunConfig) -> str:
     return tomli_w.dumps(without_idle(_without_none(config.model_dump(mode="json")), config))
 
 
-def _without_none(value: Any) -> Any:
+def _without_none(table: dict[str, object]) -> dict[str, object]:
+    return {key: _filled(value) for key, value in table.items() if value is not None}
+
+
+def _filled(value: object) -> object:
     if isinstance(value, dict):
-        return {k: _without_none(v) for k, v in value.items() if v is not None}
-    if isinstance(value, list):
-        return [_without_none(v) for v in value]
-    return value
+        return _without_none(value)
+    return [_filled(entry) for entry in value] if isinstance(value, list) else value

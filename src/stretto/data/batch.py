@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stretto.data.arrays import Array
 from stretto.data.totals import Totals
 from stretto.kernel.errors import DataError, InvariantError
 
@@ -25,13 +26,17 @@ _TOKEN_FIELDS = (
 _ALTERNATIVE_FIELDS = (
     "sampled_tokens", "sampled_logp_behavior", "top_tokens", "top_logp_behavior", "temperature", "support",
 )  # fmt: skip
+_CURRENT_FIELDS = ("sampled_logp", "top_logp")
 _RECORDS = ("sampled_ids", "sampled_logprobs", "top_ids", "top_logprobs", "temperature", "support")
 _RECORDED = {"logp_proximal": "logp_proximal"} | dict(zip(_RECORDS, _ALTERNATIVE_FIELDS, strict=True))
 """Names of records (the engine's, but for the first), and the fields that they become."""
 _ROW_FIELDS = (
     "group", "trajectory", "length", "terminated", "truncated", "bootstrap", "reward_fast", "reward_slow", "trained_at",
 )  # fmt: skip
-_FLOATING = ("logp_behavior", "logp_proximal", "logp_old", "entropy", "sampled_logp_behavior", "top_logp_behavior")
+_FLOATING = (
+    "logp_behavior", "logp_proximal", "logp_old", "entropy", "sampled_logp_behavior", "top_logp_behavior",
+    *_CURRENT_FIELDS,
+)  # fmt: skip
 _MEASURED = ("values", "targets", "rewards", "bootstrap", "reward_fast", "reward_slow")
 """May be given as integers: a log-probability or entropy in integers would be a mistake."""
 _INTEGERS = ("tokens", "versions", "group", "trajectory", "length", "trained_at", "sampled_tokens", "top_tokens")
@@ -52,6 +57,8 @@ class TokenBatch:
 
     Alternatives to the sampled token, recorded by the engine, for KLPO: ``sampled_tokens``, ``sampled_logp_behavior``
     [B,T,M] of M independent samples, ``top_tokens``, ``top_logp_behavior`` [B,T,K] of the K likeliest tokens.
+    ``sampled_logp``, ``top_logp``: the current policy's log-probabilities of them, there for the call of the loss, with
+    gradient like its ``logp``.
 
     The distribution that a token was sampled from, where it isn't the run's own: ``temperature`` [B,T,1] (NaN: the
     run's), ``support`` [B,T,W] uint8, the tokens that the sampler kept (``records.UNRECORDED``).
@@ -88,6 +95,8 @@ class TokenBatch:
     sampled_logp_behavior: Tensor | None = None
     top_tokens: Tensor | None = None
     top_logp_behavior: Tensor | None = None
+    sampled_logp: Tensor | None = None
+    top_logp: Tensor | None = None
     temperature: Tensor | None = None
     support: Tensor | None = None
     version: int = 0
@@ -104,7 +113,7 @@ class TokenBatch:
             self._check(name, getattr(self, name), self.mask.shape)
         for name in _ROW_FIELDS:
             self._check(name, getattr(self, name), self.mask.shape[:1])
-        for name in _ALTERNATIVE_FIELDS:
+        for name in _ALTERNATIVE_FIELDS + _CURRENT_FIELDS:
             values = getattr(self, name)
             if values is not None and (values.ndim != 3 or values.shape[:2] != self.mask.shape):
                 want = [*self.mask.shape, "K"]
@@ -211,7 +220,7 @@ class TokenBatch:
     def select(self, rows: Tensor, columns: int | None = None) -> TokenBatch:
         """These rows [n] (and the first ``columns`` tokens). ``totals`` are carried over as they are."""
         changes: dict[str, Any] = {}
-        for name in _TOKEN_FIELDS + _ALTERNATIVE_FIELDS:
+        for name in _TOKEN_FIELDS + _ALTERNATIVE_FIELDS + _CURRENT_FIELDS:
             values = getattr(self, name)
             changes[name] = None if values is None else values[rows, :columns]
         if self.statistics is not None:
@@ -255,9 +264,7 @@ class TokenBatch:
             yield whole.select(rows, width)
 
     @classmethod
-    def from_columns(
-        cls, columns: Mapping[str, np.ndarray[Any, Any]], version: int, dtype: torch.dtype = torch.float32
-    ) -> TokenBatch:
+    def from_columns(cls, columns: Mapping[str, Array], version: int, dtype: torch.dtype = torch.float32) -> TokenBatch:
         """Padded batch of packed trajectories (``stretto.data.columns``); floats become ``dtype``.
 
         Raises ``InvariantError`` if a trajectory has no reward (it must never train).

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.data.arrays import Array
 from stretto.data.records import UNRECORDED, padded_records
 from stretto.data.schema import RECORD, Columns
 from stretto.data.trajectory import Completion, Trajectory
@@ -119,13 +119,13 @@ def look_at(trajectory: Trajectory, columns: Columns, row: int) -> None:
     trajectory.info = {}
 
 
-def held_bytes(columns: Mapping[str, NDArray[Any]]) -> int:
+def held_bytes(columns: Mapping[str, Array]) -> int:
     """Bytes that these arrays keep alive: their own objects, and each buffer once, whole, however little of it they
     look at."""
     total, seen = sys.getsizeof(columns), set()
     for array in columns.values():
         total += sys.getsizeof(array)
-        owner: Any = array
+        owner: object = array
         while isinstance(owner, np.ndarray) and owner.base is not None:
             owner = owner.base
         if owner is not array and id(owner) not in seen:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Array
 from stretto.kernel.errors import InvariantError
 
 UNRECORDED: dict[str, float] = {"temperature": np.nan, "support": 255}
@@ -17,11 +16,11 @@ v // 8 says whether the sampler kept token v (top-k, top-p)."""
 
 
 def padded_records(
-    parts: Sequence[tuple[int, dict[str, NDArray[Any]]]],
-) -> dict[str, list[NDArray[Any]]]:
+    parts: Sequence[tuple[int, dict[str, Array]]],
+) -> dict[str, list[Array]]:
     """For each record that some of these parts (tokens, records) have: that of every part."""
     known = {name: values for _, records in parts for name, values in records.items()}
-    out: dict[str, list[NDArray[Any]]] = {name: [] for name in known}
+    out: dict[str, list[Array]] = {name: [] for name in known}
     for n, records in parts:
         for name, like in known.items():
             values = records.get(name)

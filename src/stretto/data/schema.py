@@ -17,11 +17,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Array
 from stretto.kernel.errors import InvariantError
 
-Columns = dict[str, NDArray[Any]]
+Columns = dict[str, Array]
 """Name -> array, as the schema says; the lengths of the trajectories are the column ``length`` [B]."""
 RECORD = "record."
 """How the names of records begin."""
@@ -37,7 +37,7 @@ class Field:
     shape: tuple[int, ...] = ()
     per: Literal["step", "row"] = "step"
 
-    def check(self, column: NDArray[Any], entries: int) -> None:
+    def check(self, column: Array, entries: int) -> None:
         """Raise ``InvariantError`` unless ``column`` holds so many entries of this kind."""
         want = (entries, *self.shape)
         if column.shape != want or not np.issubdtype(column.dtype, self.dtype):
@@ -79,7 +79,7 @@ class Schema:
         """Has this column an entry for each step?"""
         return name.startswith(RECORD) or (name in self.fields and self.fields[name].per == "step")
 
-    def check(self, columns: Mapping[str, NDArray[Any]]) -> None:
+    def check(self, columns: Mapping[str, Array]) -> None:
         """Raise ``InvariantError`` that names the first column that isn't as this schema says."""
         missing = [name for name in self.fields if name not in columns]
         unknown = [name for name in columns if name not in self.fields and not name.startswith(RECORD)]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.data.arrays import Array
 from stretto.data.records import padded_records
 from stretto.kernel.errors import DataError, InvariantError
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from stretto.data.batch import TokenBatch as TokenBatch
 
 Ints = NDArray[np.int32]
-Floats = NDArray[np.floating[Any]]
+Floats = NDArray[np.floating]
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Completion:
     entropy: Floats
     versions: Ints
     finish: str
-    records: dict[str, NDArray[Any]] = field(default_factory=dict)
+    records: dict[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
@@ -97,7 +98,7 @@ class Trajectory:
     turns: int = 1
     version_complete: int = 0
     rewards: Floats | None = None
-    records: dict[str, NDArray[Any]] = field(default_factory=dict)
+    records: dict[str, Array] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     late: bool = False
     """``reward`` is what is known now; the environment's ``late_reward`` will tell another one."""
@@ -248,7 +249,7 @@ class Transcript:
                 _join([c.versions for c in written], versions[part])
                 _join([c.logprobs for c in written], logprobs[part])
                 _join([c.entropy for c in written], entropy[part])
-        records: dict[str, NDArray[Any]] = {}
+        records: dict[str, Array] = {}
         sampled = [(len(c.tokens), c.records) for _, _, written in runs for c in written]
         for name, parts in padded_records(sampled).items():
             records[name] = np.zeros((n, *parts[0].shape[1:]), parts[0].dtype)
@@ -285,12 +286,12 @@ class Transcript:
         return runs
 
 
-def _join(parts: list[NDArray[Any]], column: NDArray[Any]) -> None:
+def _join(parts: list[Array], column: Array) -> None:
     """Write these arrays into ``column`` one after the other."""
     np.concatenate(parts, out=column, casting="same_kind")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type[TokenBatch]:
     if name == "TokenBatch":
         from stretto.data.batch import TokenBatch
 

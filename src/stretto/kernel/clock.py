@@ -75,8 +75,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> Any:
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> _Call:
         """As asyncio's."""
         call = _Call((callback, args, context))
         self._due.append(call)
@@ -85,8 +85,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there are no threads
 
     def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> Any:
+        self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> _Timer:
         """As asyncio's; the heap holds tuples, so that ordering timers costs no Python call."""
         timer = _Timer((callback, args, context, when, self))
         self._set += 1
@@ -94,8 +94,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> Any:
+        self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> _Timer:
         """As asyncio's."""
         when = self._now + delay
         timer = _Timer((callback, args, context, when, self))
@@ -162,7 +162,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             f"nothing is scheduled any more at t = {self._now:.3f} s although work remains.\n{detail}".rstrip()
         )
 
-    def _process_events(self, event_list: list[Any]) -> None:
+    def _process_events(self, event_list: list[object]) -> None:
         pass
 
     def _write_to_self(self) -> None:
@@ -212,19 +212,19 @@ class Sleep:
         self._asyncio_future_blocking = True  # what a task expects of the future that it is to wait for
         self._cancelled = False
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[Sleep, None, None]:
         yield self
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """For the task that waits."""
         return self._loop
 
-    def add_done_callback(self, wake: Callable[[Any], Any], *, context: Context | None = None) -> None:
+    def add_done_callback(self, wake: Callable[[Sleep], object], *, context: Context | None = None) -> None:
         """For the task that waits: start the clock."""
         self._wake = (wake, context)
         self._timer = self._loop.call_later(self._seconds, wake, self, context=context)
 
-    def cancel(self, msg: Any = None) -> bool:
+    def cancel(self, msg: object = None) -> bool:
         """For the task that waits: it was cancelled."""
         if self._cancelled:
             return False
@@ -252,7 +252,7 @@ def few_collections(allocations: int = 50_000) -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
-def run_virtual(main: Coroutine[Any, Any, T], loop: VirtualLoop) -> T:
+def run_virtual(main: Coroutine[object, object, T], loop: VirtualLoop) -> T:
     """Run a coroutine to its end in virtual time; raises ``DeadlockError`` when it is stuck."""
     asyncio.set_event_loop(loop)
     task = loop.create_task(main)

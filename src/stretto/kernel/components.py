@@ -26,6 +26,7 @@ from stretto.kernel.containment import unchanged
 from stretto.kernel.errors import ConfigError, did_you_mean, is_users
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., object])
 
 
 def load_object(path: str, where: str) -> Any:
@@ -134,14 +135,14 @@ class Registry(Generic[T]):
         self._modules = modules
         self._entries: dict[str, Callable[..., T]] = {}
 
-    def register(self, name: str) -> Callable[[Any], Any]:
+    def register(self, name: str) -> Callable[[C], C]:
         """Class decorator: make the component known under ``name``."""
 
-        def add(component: Any) -> Any:
+        def add(component: C) -> C:
             if name in self._entries:
                 raise ConfigError(f"{self.kind} {name!r} is registered twice")
-            self._entries[name] = component
-            component.component_name = name
+            self._entries[name] = component  # type: ignore[assignment]  # the decorator stands on classes of kind T
+            component.component_name = name  # type: ignore[attr-defined]
             return component
 
         return add

@@ -10,9 +10,12 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD)
+_Held = tuple[Callable[[], Any], Callable[[Any], object]]
+"""How to look at something, how to set it; which type it has is between the two."""
 
 
 @contextlib.contextmanager
@@ -30,23 +33,23 @@ def unchanged(what: str) -> Iterator[None]:
                               "back. Change it where it is used", stacklevel=2)  # fmt: skip
 
 
-def _state() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+def _state() -> dict[str, _Held]:
     """What is everybody's: how to look at it, how to set it."""
-    found: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    found: dict[str, _Held] = {
         "the working directory": (os.getcwd, os.chdir),
         "a timer": (lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, lambda armed: _disarm()),
     }
     if threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:
             found[f"the handler of {number.name}"] = (partial(signal.getsignal, number), partial(_handle, number))
-    torch: Any = sys.modules.get("torch")
-    if hasattr(torch, "set_num_threads"):
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "set_num_threads"):
         found["PyTorch's default type"] = (torch.get_default_dtype, torch.set_default_dtype)
         found["PyTorch's threads"] = (torch.get_num_threads, torch.set_num_threads)
     return found
 
 
-def _handle(number: int, handler: Any) -> None:
+def _handle(number: int, handler: Callable[[int, FrameType | None], object] | int | None) -> None:
     signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 

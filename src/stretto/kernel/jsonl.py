@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from stretto.kernel.errors import DataError
+from stretto.kernel.json import JsonObject
 
 _BOM = b"\xef\xbb\xbf"  # some editors put it first
 _BLOCK = 1 << 16
 
 
 def read_jsonl(
-    path: Path, *, torn: bool = True, loads: Callable[[bytes], Any] = orjson.loads
-) -> Iterator[tuple[int, dict[str, Any]]]:
+    path: Path, *, torn: bool = True, loads: Callable[[bytes], object] = orjson.loads
+) -> Iterator[tuple[int, JsonObject]]:
     """(line number from 1, object) of each line of a file; see ``parse_jsonl``."""
     with open(path, "rb") as file:
         yield from parse_jsonl(iter(lambda: file.read(_BLOCK), b""), path, torn=torn, loads=loads)
@@ -32,10 +32,10 @@ def parse_jsonl(
     path: Path,
     *,
     torn: bool = True,
-    loads: Callable[[bytes], Any] = orjson.loads,
+    loads: Callable[[bytes], object] = orjson.loads,
     hint: str = "each line must be one object {...}",
-    malformed: Callable[[bytes], dict[str, Any]] | None = None,
-) -> Iterator[tuple[int, dict[str, Any]]]:
+    malformed: Callable[[bytes], JsonObject] | None = None,
+) -> Iterator[tuple[int, JsonObject]]:
     """(line number from 1, object) of each line of these pieces of a file's text; blank lines are left out.
 
     Args:

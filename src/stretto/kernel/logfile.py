@@ -52,7 +52,7 @@ class LogFile:
         self.offset = path.stat().st_size if append else 0
         self._file: BinaryIO = open(path, "ab" if append else "wb")  # noqa: SIM115
         self._gzip = path.suffix == ".gz"
-        self._member: Any = None
+        self._member: zlib._Compress | None = None
         self._held = 0  # bytes that the open member stands for
         self._unflushed = 0
 
@@ -140,7 +140,7 @@ def _blocks(file: BinaryIO, left: int) -> Iterator[bytes]:
 
 def _members(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Text of gzip members one after another, the last one torn or not; what is damaged becomes a line that says so."""
-    member: Any = None
+    member: zlib._Decompress | None = None
     lost = False  # looking for the next member
     for block in blocks:
         data = block
@@ -151,7 +151,7 @@ def _members(blocks: Iterator[bytes]) -> Iterator[bytes]:
                     break
                 data, lost = data[at:], False
             fresh = member is None
-            if fresh:
+            if member is None:
                 member = zlib.decompressobj(_WBITS)
             try:
                 text = member.decompress(data)

@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from stretto.kernel.child import die_with_parent, leave_signals_to_parent, receive, send
 from stretto.kernel.errors import ConfigError, StrettoError
@@ -95,7 +94,7 @@ def main() -> None:
         return
     paths, wanted = pickle.loads(first)
     sys.path += [entry for entry in paths if entry not in sys.path]
-    answer: tuple[bool, Any] = (True, None)
+    answer: tuple[bool, StrettoError | str | None] = (True, None)
     leave, mine = os._exit, os.getpid()
 
     def told(status: int) -> None:

@@ -9,11 +9,13 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from stretto.kernel.child import answer, die_with_parent, leave_signals_to_parent, outcome, receive, send
 from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.kernel.supervised import Child
+
+T = TypeVar("T")
 
 
 class ProcessMap:
@@ -36,7 +38,7 @@ class ProcessMap:
             child.kill()
         self._idle, self._running = [], {}
 
-    def results(self, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    def results(self, function: Callable[..., T], arguments: Iterable[tuple[object, ...]]) -> Iterator[T]:
         """``function(*a)`` for each ``a``, as they come. Raises what it raised, or ``WorkerError`` if its process died.
         Both must pickle, and the function lie in a module, unless there is one job."""
         if self._jobs == 1:

@@ -7,8 +7,6 @@ them: sampling noise (``rollout.noise``), tasks and modelled durations (``envs.c
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +18,7 @@ _GOLDEN64, _A64, _B64 = np.uint64(GOLDEN), np.uint64(_A), np.uint64(_B)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-def next64(state: Any) -> Any:
+def next64(state: int) -> int:
     """The 64 random bits that the generator in ``state`` gives next (its state is then ``state + GOLDEN``). One to one.
     ``state`` in [0, 2^64): a Python int, or a uint64 in a function compiled by Numba."""
     z = state + GOLDEN & MASK

@@ -9,8 +9,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
-Column = NDArray[Any]
+from stretto.data.arrays import Array
+
+Floats = NDArray[np.floating]
+Column = Array
 Columns = Mapping[str, Column]
 """Packed trajectories (``stretto.data.columns``): a flat array per field."""
 
