@@ -112,12 +112,11 @@ def own_part(objective: Any, batch: TokenBatch, logp: Tensor) -> Callable[[], An
     def work() -> None:
         now = logp.clone().requires_grad_()
         inputs, extra = [now], {}
-        for need, field in (("sampled", "sampled_logprobs"), ("top", "top_logprobs")):
-            if need in objective.needs:
-                extra[field] = batch.need(f"{field}_behavior")[0].clone().requires_grad_()
-                inputs.append(extra[field])
+        for need in {"sampled", "top"} & objective.needs:
+            extra[f"{need}_logp"] = batch.need(f"{need}_logp_behavior")[0].clone().requires_grad_()
+            inputs.append(extra[f"{need}_logp"])
         advantages = objective.advantages(batch, logp)
-        torch.autograd.grad(objective(batch, now, None, advantages, **extra).total, inputs)
+        torch.autograd.grad(objective(batch.replace(**extra), now, None, advantages).total, inputs)
 
     return work
 

@@ -188,9 +188,6 @@ def reads(name: str) -> list[str]:
     objective = example(name)
     batch, logp, _ = probe(1.0, 1.0)
     values = batch.values if "values" in objective.needs else None
-    extra = {}
-    if "sampled" in objective.needs:
-        extra["sampled_logprobs"] = batch.need("sampled_logp_behavior")[0]
     found = []
     for field in dataclasses.fields(batch):
         if field.name == "mask" or getattr(batch, field.name) is None:
@@ -198,7 +195,7 @@ def reads(name: str) -> list[str]:
         if field.default is not None:  # never absent
             continue
         try:
-            objective(batch.replace(**{field.name: None}), logp, values, **extra)
+            objective(batch.replace(**{field.name: None}), logp, values)
         except DataError:
             found.append(field.name)
     return found

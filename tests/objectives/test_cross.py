@@ -3,6 +3,7 @@ what it needs beyond the defaults, or is excused from, is listed with the reason
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,10 +81,10 @@ def evaluate(
     """The loss; the log-probabilities of recorded alternatives move with the sampled token's."""
     extra = {}
     if "sampled" in objective.needs:
-        extra["sampled_logprobs"] = batch.need("sampled_logp_behavior")[0].detach() + 0.1 * logp[..., None]
+        extra["sampled_logp"] = batch.need("sampled_logp_behavior")[0].detach() + 0.1 * logp[..., None]
     if "top" in objective.needs:
-        extra["top_logprobs"] = batch.need("top_logp_behavior")[0].detach() + 0.1 * logp[..., None]
-    return objective(batch, logp, values, advantages, **extra)
+        extra["top_logp"] = batch.need("top_logp_behavior")[0].detach() + 0.1 * logp[..., None]
+    return objective(batch.replace(**extra), logp, values, advantages)
 
 
 def gradient(
@@ -101,6 +102,12 @@ def some_advantages(batch: TokenBatch, seed: int = 2) -> Tensor:
 
 def value(loss: Any) -> float:
     return float(loss.total.detach())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_objective_is_called_alike(name: str) -> None:
+    call = inspect.signature(type(make(name)).__call__)
+    assert list(call.parameters) == ["self", "batch", "logp", "values", "advantages"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -236,10 +236,8 @@ def test_klpo(route: str, kind: str, ready: str) -> None:
     if ready == "own":
         a = torch.tensor([sum(closed_rewards(batch, i)) for i in range(B)], dtype=torch.float64)[:, None].expand(B, T)
     objective = objectives.get("klpo", route=route, estimator=kind, beta=0.3, tail_floor=0.2)
-    arguments = {"mc": {"sampled_logprobs": p}, "full": {"top_logprobs": p}, "topk": {"top_logprobs": p}, "binary": {}}[
-        kind
-    ]
-    loss = objective(batch, logp, None, None if ready == "own" else given, **arguments)
+    current = {"mc": {"sampled_logp": p}, "full": {"top_logp": p}, "topk": {"top_logp": p}, "binary": {}}[kind]
+    loss = objective(batch.replace(**current), logp, None, None if ready == "own" else given)
     theirs = klpo(batch, logp, p, q.get(kind, p.detach()), a, route, kind, 0.3)
     if kind == "binary":
         compare(loss.total, theirs, logp)

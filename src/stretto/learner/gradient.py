@@ -111,8 +111,10 @@ class Passes:
             if scores.logp.requires_grad:
                 scores.logp.retain_grad()
             micro = self._preparation.completed(micro, scores.logp)
+            if scores.alternatives:
+                micro = micro.replace(**scores.alternatives)
             a = advantages if whole else advantages[rows, :width]
-            loss = self._objective(micro, scores.logp, scores.values, a, **scores.alternatives)
+            loss = self._objective(micro, scores.logp, scores.values, a)
             torch.autograd.backward(loss.critic if critic_alone else loss.total)
             logp[rows, :width] = torch.where(micro.mask, scores.logp.detach(), math.nan)
             if logp_grad is not None and scores.logp.grad is not None:

@@ -283,7 +283,9 @@ class Learner:
         """What to publish, by the model's parameter names, detached: everything, or with LoRA the changed (merged)
         matrices. Full fine-tuning returns the live tensors: copy them before the next step."""
         self._check_complete("publish weights")
-        return merged_weights(self.scorer.model) if self.scorer.lora else named_weights(self.scorer.model)
+        if self.scorer.adapters is None:
+            return named_weights(self.scorer.policy)
+        return merged_weights(self.scorer.adapters)
 
     def save(self, directory: str | Path) -> None:
         """Write the state to resume from (safetensors and JSON); gradients are no part of it."""
@@ -312,7 +314,7 @@ class Learner:
 
     def save_model(self, directory: str | Path) -> None:
         """Write model and tokenizer for plain ``from_pretrained`` (with LoRA: merged, and the adapter beside it)."""
-        if self.scorer.lora:
-            save_lora(self.scorer.model, self.model_dir, directory)
+        if self.scorer.adapters is not None:
+            save_lora(self.scorer.adapters, self.model_dir, directory)
         else:
-            save_policy(self.scorer.model, self.model_dir, directory)
+            save_policy(self.scorer.policy, self.model_dir, directory)

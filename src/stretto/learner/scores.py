@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,15 +22,19 @@ from stretto.models.lora import attach_lora, check_adapters
 from stretto.models.prefix import PolicyStates
 from stretto.models.value import ValueHead, ValueNetwork
 
-ALTERNATIVES = {"sampled": ("sampled_logprobs", "sampled_tokens"), "top": ("top_logprobs", "top_tokens")}
-"""What an objective may need beside the sampled token: the keyword of its call, and the batch's field of token ids."""
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+ALTERNATIVES = {"sampled": ("sampled_logp", "sampled_tokens"), "top": ("top_logp", "top_tokens")}
+"""What an objective may need beside the sampled token: the batch's fields of log-probabilities and of token ids."""
 
 
 @dataclass
 class Scores:
     """``logp`` [B,T] with gradient, 0 where masked; ``entropy`` [n] of the n policy tokens, detached; ``values``
-    [B,T] or None: value t is that of the state before token t. ``alternatives``: ``sampled_logprobs`` [B,T,M] and
-    ``top_logprobs`` [B,T,K] with gradient, 0 where masked, if asked for: those of ``batch.sampled_tokens`` and
+    [B,T] or None: value t is that of the state before token t. ``alternatives``: ``sampled_logp`` [B,T,M] and
+    ``top_logp`` [B,T,K] with gradient, 0 where masked, if asked for: those of ``batch.sampled_tokens`` and
     ``batch.top_tokens``."""
 
     logp: Tensor
@@ -50,30 +54,31 @@ class Scorer:
         self.dtype = {"float32": torch.float32, "float64": torch.float64}[config.dtype]
         self.temperature = temperature or 1.0
         self._bf16 = config.bf16
-        self.model: Any = load_policy(
+        self.policy = load_policy(
             model_dir, self.dtype, gradient_checkpointing=config.gradient_checkpointing and config.lora.rank == 0
         )
-        transform = head_transform(self.model)
-        llama_like = unsupported(self.model) is None
-        self.lora = config.lora.rank > 0
-        if self.lora:
+        transform = head_transform(self.policy)
+        llama_like = unsupported(self.policy) is None
+        self.adapters: PeftModel | None = None
+        if config.lora.rank > 0:
             lora = config.lora
             if config.gradient_checkpointing:  # the frozen embedding cuts the graph: its output must ask for gradient
-                self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-                self.model.enable_input_require_grads()
-            self.model = attach_lora(
-                self.model, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=seed
+                self.policy.gradient_checkpointing_enable(  # type: ignore[no-untyped-call]
+                    gradient_checkpointing_kwargs={"use_reentrant": False}
+                )
+                self.policy.enable_input_require_grads()  # type: ignore[no-untyped-call]
+            self.adapters = attach_lora(
+                self.policy, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=seed
             )
-        self._base = self.model.get_base_model() if self.lora else self.model
-        self._trunk = trunk_of(self._base)
-        self._head = Head(self._base, transform)
+        self._trunk = trunk_of(self.policy)
+        self._head = Head(self.policy, transform)
         # Sharing changes the order of sums, and Transformers' norms are float32 in any precision: float64, where
         # a split must not show, goes without. Checkpointing recomputes layers, which can't fill a cache.
         share = self.dtype == torch.float32 and not config.gradient_checkpointing
         self._states = PolicyStates(self._trunk, llama_like=llama_like, share=share)
-        if self.lora:
-            check_adapters(self.model, lambda ids: self._head.logits(hidden_states(self._trunk, ids[None])[0]))
-        self.stochastic = self.lora and config.lora.dropout > 0
+        if self.adapters is not None:
+            check_adapters(self.adapters, lambda ids: self._head.logits(hidden_states(self._trunk, ids[None])[0]))
+        self.stochastic = self.adapters is not None and config.lora.dropout > 0
         """Do passes in training mode sample (the adapters' dropout)?"""
         self._trains_in_train_mode = config.gradient_checkpointing or self.stochastic
         self._coefficient = config.critic.coefficient
@@ -81,6 +86,11 @@ class Scorer:
         self.critic = build_critic(config.critic, model_dir, width, self.dtype, config.gradient_checkpointing)
         if isinstance(self.critic, ValueNetwork):
             self._critic_states = PolicyStates(self.critic.trunk, llama_like=llama_like, share=share)
+
+    @property
+    def model(self) -> PreTrainedModel | PeftModel:
+        """The policy, with its adapters around it if it has any."""
+        return self.policy if self.adapters is None else self.adapters
 
     @property
     def way(self) -> str:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.objectives.registry import REGISTRY
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["REGISTRY", "get", "names"]
 
 
-def get(name: str, **options: Any) -> Any:
+def get(name: str, **options: object) -> Objective:
     """The objective called ``name`` (or at ``module:Class``); ``ConfigError`` on an unknown name or option."""
     return REGISTRY.build(name, options)
 
@@ -27,7 +27,7 @@ def names() -> list[str]:
     return REGISTRY.names()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type[Objective] | type[Loss]:
     if name == "Objective":
         from stretto.objectives.base import Objective
 

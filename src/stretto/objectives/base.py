@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 @cache
-def _choices(kind: Any) -> dict[str, tuple[Any, ...]]:
+def _choices(kind: type[Objective]) -> dict[str, tuple[object, ...]]:
     """The options of an objective that are one of several words."""
     hints = get_type_hints(kind)
     return {f.name: get_args(hints[f.name]) for f in fields(kind) if get_origin(hints[f.name]) is Literal}
@@ -50,7 +50,7 @@ class Objective:
     * ``gate``: the same for ``advantages`` alone, which then leave out rows that the method rejects;
     * ``statistics``: ``batch.statistics`` whenever the optimizer step is split into micro-batches;
     * ``old``: ``batch.logp_old``, by one of the old-policy routes;
-    * ``sampled``, ``top``: ``sampled_logprobs`` / ``top_logprobs`` in the call, at the alternatives that the engine
+    * ``sampled``, ``top``: ``batch.sampled_logp`` / ``batch.top_logp`` in the call, at the alternatives that the engine
       recorded; the attribute of that name says how many (``top`` None: the whole vocabulary);
     * ``late``: ``batch.reward_slow`` and its company: rewards that arrive after their trajectory trained.
 
@@ -76,15 +76,14 @@ class Objective:
     aliases: ClassVar[dict[str, tuple[str, ...]]] = {"e_v": ("value_clip",)}
 
     def __post_init__(self) -> None:
-        kind: Any = type(self)
         for field in fields(self):
-            value: Any = getattr(self, field.name)
-            parts: Any = value if isinstance(value, tuple | list) else (value,)
+            value = getattr(self, field.name)
+            parts = value if isinstance(value, tuple | list) else (value,)
             for x in parts:
                 if isinstance(x, int | float | np.number) and not abs(float(x)) <= _LARGEST and not math.isinf(x):
                     what = "is not a number" if math.isnan(x) else "is more than a float32 holds"
                     raise ConfigError(f"objective {self.component_name!r}: {field.name} = {value} {what}")
-        for name, choices in _choices(kind).items():
+        for name, choices in _choices(type(self)).items():  # type: ignore[arg-type]  # a class is hashable
             known = ", ".join(map(repr, choices))
             self.require(getattr(self, name) in choices, f"{name} = {getattr(self, name)!r} must be one of {known}")
         if (self.aggregation == "const") != (self.max_length is not None):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from stretto.data.arrays import Array
 from stretto.kernel.errors import DataError
 
 BOUND = 1e18
@@ -92,15 +92,16 @@ def compiled(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
 
 
-def run_kernel(name: str, shape: tuple[int, ...], dtype: torch.dtype, *arguments: Any) -> Tensor:
+def run_kernel(name: str, shape: tuple[int, ...], dtype: torch.dtype, *arguments: Tensor | float) -> Tensor:
     """A kernel's result [``shape``]; tensors among the ``arguments`` go in contiguous, floating ones as ``dtype``.
     Numba is loaded here, on first use."""
     from stretto.objectives import scan_kernels
 
-    def array(x: Any) -> Any:
+    def array(x: Tensor | float) -> Array | float:
         if not isinstance(x, Tensor):
             return x
-        return (x.to(dtype) if x.is_floating_point() else x).detach().contiguous().numpy()
+        values: Array = (x.to(dtype) if x.is_floating_point() else x).detach().contiguous().numpy()
+        return values
 
     out = torch.empty(shape, dtype=dtype)
     getattr(scan_kernels, name)(*map(array, arguments), out.numpy())

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import typing
 from dataclasses import dataclass
-from typing import Any
 
 from stretto.kernel.components import type_text
 from stretto.objectives.registry import REGISTRY
@@ -77,8 +76,8 @@ def summaries() -> list[Summary]:
 
 def describe(name: str) -> Description:
     """The objective called ``name``; ``ConfigError`` on an unknown one."""
-    kind: Any = REGISTRY.find(name)
     objective = example(name)
+    kind = type(objective)
     types = typing.get_type_hints(kind)
     symbols: dict[str, list[str]] = {}
     for symbol, targets in kind.aliases.items():
@@ -121,5 +120,5 @@ def _summary(name: str) -> Summary:
     return Summary(name, " ".join(text.split("\n\n")[0].split()), sorted(example(name).needs))
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
+def _default(field: dataclasses.Field[object]) -> str:
     return "required" if field.default is dataclasses.MISSING else repr(field.default)

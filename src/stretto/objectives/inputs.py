@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -39,7 +37,7 @@ def check_inputs(batch: TokenBatch, logp: Tensor, advantages: Tensor, values: Te
             check_finite(name, x, batch.mask)
 
 
-def floating(name: str, x: Any, dtype: torch.dtype, *shapes: torch.Size, counts: bool = False) -> Tensor:
+def floating(name: str, x: object, dtype: torch.dtype, *shapes: torch.Size, counts: bool = False) -> Tensor:
     """``x`` in ``dtype`` or wider (gradient goes through); ``DataError`` unless it is floating point (``counts``:
     integers will do) and has one of these shapes, the first of which is that of the mask."""
     if not isinstance(x, Tensor):

@@ -16,7 +16,6 @@ from stretto.objectives import klpo_estimators as kl
 from stretto.objectives.advantage import row_rewards
 from stretto.objectives.aggregate import Aggregation
 from stretto.objectives.base import Baseline, Objective
-from stretto.objectives.inputs import floating
 from stretto.objectives.loss import Loss
 from stretto.objectives.metrics import Metrics, off_policy
 from stretto.objectives.registry import REGISTRY
@@ -116,13 +115,10 @@ class KLPO(Objective):
         logp: Tensor,
         values: Tensor | None = None,
         advantages: Tensor | None = None,
-        *,
-        sampled_logprobs: Tensor | None = None,
-        top_logprobs: Tensor | None = None,
     ) -> Loss:
-        """The loss. ``sampled_logprobs`` [B,T,M] and ``top_logprobs`` [B,T,K] (``full``: K = V), with gradient like
-        ``logp``: the current log-probabilities of the tokens whose sampler side are ``batch.sampled_logp_behavior`` and
-        ``batch.top_logp_behavior``. ``DataError`` if one is missing or doesn't fit."""
+        """The loss. ``batch.sampled_logp`` [B,T,M] and ``batch.top_logp`` [B,T,K] (``full``: K = V), with gradient like
+        ``logp``, are the current log-probabilities of the tokens whose sampler side are ``batch.sampled_logp_behavior``
+        and ``batch.top_logp_behavior``. ``DataError`` if one is missing or doesn't fit."""
         if batch.trajectories != batch.rows:
             raise DataError(
                 f"klpo: {batch.rows} rows of {batch.trajectories} trajectories; a row must be a complete trajectory"
@@ -130,9 +126,9 @@ class KLPO(Objective):
         batch, logp, values, a = self.prepared(batch, logp, values, advantages)
         pair = None
         if "sampled" in self.needs:
-            pair = _pair(batch, "sampled", sampled_logprobs, logp.dtype)
+            pair = _pair(batch, "sampled")
         elif "top" in self.needs:
-            pair = _pair(batch, "top", top_logprobs, logp.dtype)
+            pair = _pair(batch, "top")
         flat = _Flat.of(batch, logp, a, pair)
         score, surprise, omega = self._parts(flat)
         if self.route == "token":
@@ -232,12 +228,10 @@ class _Flat:
         return torch.where(present, r - beta * total, 0.0)
 
 
-def _pair(batch: TokenBatch, name: str, current: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Current (with gradient) and sampler log-probabilities [B,T,J] of the recorded alternatives, in ``dtype``."""
-    if current is None:
-        raise DataError(f"klpo: {name}_logprobs is missing: pass the current ones of the recorded alternatives")
-    (behavior,) = batch.need(f"{name}_logp_behavior")
+def _pair(batch: TokenBatch, name: str) -> tuple[Tensor, Tensor]:
+    """Current (with gradient) and sampler log-probabilities [B,T,J] of the recorded alternatives."""
+    current, behavior = batch.need(f"{name}_logp", f"{name}_logp_behavior")
     if current.shape != behavior.shape:
         shapes = f"{list(current.shape)}, but {name}_logp_behavior {list(behavior.shape)}"
-        raise DataError(f"klpo: {name}_logprobs is {shapes}")
-    return floating(f"{name}_logprobs", current, dtype, behavior.shape), behavior
+        raise DataError(f"klpo: {name}_logp is {shapes}")
+    return current, behavior

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stretto.kernel.components import Registry
+
+if TYPE_CHECKING:
+    from stretto.objectives.base import Objective
 
 METHODS = (
     "reinforce",
@@ -43,4 +46,4 @@ METHODS = (
 )
 """One module a method, in this package."""
 
-REGISTRY: Registry[Any] = Registry("objective", tuple(f"stretto.objectives.{name}" for name in METHODS))
+REGISTRY: Registry[Objective] = Registry("objective", tuple(f"stretto.objectives.{name}" for name in METHODS))

@@ -9,18 +9,16 @@ more with every intermediate cut at ``HUGE``, so no infinity meets a 0 or its op
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import njit
 
+from stretto.data.arrays import Bools, Ints, Reals
 from stretto.objectives.compress import BOUND, HUGE
-
-Array = np.ndarray[Any, Any]
 
 
 @njit(cache=True)
-def close(x: Array, mask: Array, count: Array, out: Array) -> None:
+def close(x: Reals, mask: Bools, count: Ints, out: Reals) -> None:
     """[B,T] -> [B,n]."""
     for i in range(x.shape[0]):
         n = count[i]
@@ -34,7 +32,7 @@ def close(x: Array, mask: Array, count: Array, out: Array) -> None:
 
 
 @njit(cache=True)
-def open_(y: Array, mask: Array, out: Array) -> None:
+def open_(y: Reals, mask: Bools, out: Reals) -> None:
     """[B,n] -> [B,T]; 0 in masked places. n >= 1."""
     for i in range(out.shape[0]):
         p = 0
@@ -46,7 +44,7 @@ def open_(y: Array, mask: Array, out: Array) -> None:
 
 
 @njit(cache=True)
-def close_rewards(x: Array, mask: Array, length: Array, count: Array, out: Array) -> None:
+def close_rewards(x: Reals, mask: Bools, length: Ints, count: Ints, out: Reals) -> None:
     """[B,T] -> [B,n], finite ``x`` between a policy token and the next one (before ``length``) added to the former."""
     for i in range(x.shape[0]):
         n = count[i]
@@ -76,7 +74,7 @@ def close_rewards(x: Array, mask: Array, length: Array, count: Array, out: Array
 
 
 @njit(cache=True)
-def following(x: Array, count: Array, after: Array, out: Array) -> None:
+def following(x: Reals, count: Ints, after: Reals, out: Reals) -> None:
     """out_p = x_{p+1}, ``after`` [B] at the last one."""
     for i in range(x.shape[0]):
         n = count[i]
@@ -89,7 +87,7 @@ def following(x: Array, count: Array, after: Array, out: Array) -> None:
 
 
 @njit(cache=True)
-def residual(r: Array, x: Array, v: Array, count: Array, gamma: float, after: Array, out: Array) -> None:
+def residual(r: Reals, x: Reals, v: Reals, count: Ints, gamma: float, after: Reals, out: Reals) -> None:
     """out_p = r_p + gamma x_{p+1} - v_p, ``after`` [B] for x after the last one."""
     for i in range(x.shape[0]):
         n = count[i]
@@ -102,7 +100,7 @@ def residual(r: Array, x: Array, v: Array, count: Array, gamma: float, after: Ar
 
 
 @njit(cache=True)
-def reverse_scan(a: Array, b: Array, count: Array, init: Array, out: Array) -> None:
+def reverse_scan(a: Reals, b: Reals, count: Ints, init: Reals, out: Reals) -> None:
     """out_p = b_p + a_p out_{p+1}; ``a`` [B,n] or [B,1]; ``init`` [B] stands after the last one."""
     for i in range(b.shape[0]):
         n = count[i]
@@ -114,7 +112,7 @@ def reverse_scan(a: Array, b: Array, count: Array, init: Array, out: Array) -> N
 
 
 @njit(cache=True)
-def _scan_row(a: Array, b: Array, n: int, after: float, limit: float, out: Array) -> float:
+def _scan_row(a: Reals, b: Reals, n: int, after: float, limit: float, out: Reals) -> float:
     step = 1 if a.shape[0] == b.shape[0] else 0
     y: float = np.float64(after)  # wide, whatever the rows are
     p = n - 1
@@ -143,7 +141,7 @@ def _cut(y: float, limit: float) -> float:
 
 
 @njit(cache=True)
-def window_scan(a: Array, b: Array, x: Array, count: Array, k: int, out: Array) -> None:
+def window_scan(a: Reals, b: Reals, x: Reals, count: Ints, k: int, out: Reals) -> None:
     """out_s = f_s(f_{s+1}(... f_{j-1}(x_j))), f_p(y) = b_p + a_p y, j = min(s + k, last), k >= 1; ``a`` [B,n]."""
     work = np.empty((3, b.shape[1]), np.float64)
     for i in range(b.shape[0]):
@@ -156,7 +154,7 @@ def window_scan(a: Array, b: Array, x: Array, count: Array, k: int, out: Array) 
 
 @njit(cache=True)
 def anchored_scan(
-    delta: Array, w: Array, count: Array, k: int, rho_bar: float, c_bar: float, gamma: float, decay: float, out: Array
+    delta: Reals, w: Reals, count: Ints, k: int, rho_bar: float, c_bar: float, gamma: float, decay: float, out: Reals
 ) -> None:
     """``window_scan`` with a = decay min(c_bar, w), b = min(rho_bar, w) delta, x_p = delta_p + gamma x_{p+1}."""
     width = delta.shape[1]
@@ -176,7 +174,7 @@ def anchored_scan(
 
 
 @njit(cache=True)
-def _window_row(a: Array, b: Array, x: Array, n: int, k: int, work: Array, out: Array) -> float:
+def _window_row(a: Reals, b: Reals, x: Reals, n: int, k: int, work: Reals, out: Reals) -> float:
     """One row; returns 0, or NaN where something overflowed."""
     last = n - 1
     near = max(last - k, 0)  # from here on the window reaches the last token
@@ -206,7 +204,7 @@ def _window_row(a: Array, b: Array, x: Array, n: int, k: int, work: Array, out: 
 
 
 @njit(cache=True)
-def _window_row_cut(a: Array, b: Array, x: Array, n: int, k: int, out: Array) -> None:
+def _window_row_cut(a: Reals, b: Reals, x: Reals, n: int, k: int, out: Reals) -> None:
     """The same, window by window, cutting what overflows."""
     for s in range(n):
         j = min(s + k, n - 1)

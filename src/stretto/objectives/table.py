@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from stretto.data.batch import TokenBatch
 from stretto.objectives.aggregate import aggregate
+from stretto.objectives.base import Objective
 from stretto.objectives.registry import REGISTRY
 
 RATIOS = (0.1, 0.9, 1.0, 1.1, 10.0)
@@ -21,8 +21,9 @@ methods that look at the whole step (quantiles, second moments, group sums) see 
 COMPANION_SPREAD = 0.05
 _P, _OTHER_LOGP, _ENTROPY = 0.09, -5.0, 1.0
 
-_CURRENT = {"numerator": "current"}  # the probe holds proximal log-probabilities, at which their ratio would be 1
-_EXAMPLES: dict[str, dict[str, Any]] = {
+_CURRENT: dict[str, object] = {"numerator": "current"}
+"""The probe holds proximal log-probabilities, at which their ratio would be 1."""
+_EXAMPLES: dict[str, dict[str, object]] = {
     "dr-grpo": {"max_length": 64},
     "entr": {"tau": 1.0},
     "tis": _CURRENT,
@@ -40,7 +41,7 @@ class GradientRow:
     multiplier: float
 
 
-def example(name: str, **options: Any) -> Any:
+def example(name: str, **options: object) -> Objective:
     """The objective called ``name``; options that it requires and that aren't given get a reasonable value."""
     return REGISTRY.build(name, _EXAMPLES.get(name, {}) | options)
 
@@ -76,12 +77,14 @@ def probe(ratio: float, advantage: float, staleness: int = 1) -> tuple[TokenBatc
         sampled_logp_behavior=other,
         top_tokens=torch.tensor([1, 2]).expand(rows, 1, 2),
         top_logp_behavior=other,
+        sampled_logp=other,
+        top_logp=other,
         version=staleness,
     )
     return batch, logp, a
 
 
-def gradient_table(objective: Any, ratios: Sequence[float] = RATIOS, staleness: int = 1) -> list[GradientRow]:
+def gradient_table(objective: Objective, ratios: Sequence[float] = RATIOS, staleness: int = 1) -> list[GradientRow]:
     """Multiplier on A grad logp for A = 1 and A = -1 at each ratio, by autograd on ``probe`` batches.
 
     The loss's own denominator is divided out; where a method adds a term that A doesn't multiply, its share is in the
@@ -92,12 +95,7 @@ def gradient_table(objective: Any, ratios: Sequence[float] = RATIOS, staleness: 
         for r in ratios:
             batch, logp, a = probe(r, advantage, staleness)
             logp.requires_grad_()
-            extra = {}
-            if "sampled" in objective.needs:
-                extra["sampled_logprobs"] = batch.need("sampled_logp_behavior")[0]
-            if "top" in objective.needs:
-                extra["top_logprobs"] = batch.need("top_logp_behavior")[0]
-            loss = objective(batch, logp, None, a, **extra)
+            loss = objective(batch, logp, None, a)
             (gradient,) = torch.autograd.grad(loss.policy, logp)
             unit = torch.ones_like(logp).requires_grad_()
             total = aggregate(unit, batch, objective.aggregation, objective.max_length)
