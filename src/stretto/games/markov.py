@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, discount, index_in, probabilities
-from stretto.tabular.mdp import MDP, Ints, policy_iteration
+from stretto.tabular.arguments import array, discount, index_in, probabilities
+from stretto.tabular.mdp import MDP, policy_iteration
 
 Policies = Sequence[Floats]
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stretto.games.markov import MarkovGame
 from stretto.kernel.errors import ConfigError
 
+if TYPE_CHECKING:
+    import pyspiel
 
-def matrix_game(game: Any) -> MarkovGame:
+
+def matrix_game(game: pyspiel.Game) -> MarkovGame:
     """The Markov game (one state, gamma 0, costs minus utilities) of an OpenSpiel game in which all players move once,
     at the same time: ``pyspiel.load_game("matrix_pd")``, any number of players. Actions keep OpenSpiel's order.
     ``ConfigError`` for another kind of game (several moves, chance, hidden draws)."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
 
-Floats = NDArray[np.float64]
 _SUM = 1e-9
 _LAST_SEED = np.iinfo(np.int64).max
 
 
-def array(where: str, name: str, x: Any, shape: Sequence[int | None] | None = None) -> Floats:
+def array(where: str, name: str, x: ArrayLike, shape: Sequence[int | None] | None = None) -> Floats:
     """``x`` as contiguous float64. ``shape``: what it must have, None where any length will do. ``ConfigError`` if it
     isn't numbers, not finite, or of another shape."""
     try:
@@ -37,7 +36,7 @@ def array(where: str, name: str, x: Any, shape: Sequence[int | None] | None = No
     return out
 
 
-def probabilities(where: str, name: str, p: Any, shape: Sequence[int | None] | None = None) -> Floats:
+def probabilities(where: str, name: str, p: ArrayLike, shape: Sequence[int | None] | None = None) -> Floats:
     """``p`` as float64 whose last axis are probabilities: none negative, sums of one to 1e-9. ``ConfigError`` names
     the first row that isn't."""
     out = array(where, name, p, shape)
@@ -55,7 +54,7 @@ def probabilities(where: str, name: str, p: Any, shape: Sequence[int | None] | N
 def number(
     where: str,
     name: str,
-    value: Any,
+    value: object,
     low: float = -math.inf,
     high: float = math.inf,
     *,
@@ -68,7 +67,7 @@ def number(
     try:
         if isinstance(value, str | bytes):
             raise TypeError
-        x = float(value)
+        x = float(value)  # type: ignore[arg-type]  # what can't be one is refused below
     except OverflowError:
         raise ConfigError(f"{where}: {name} is too large for a number") from None
     except (TypeError, ValueError):
@@ -83,14 +82,14 @@ def number(
     return x
 
 
-def of_type(where: str, **given: tuple[Any, type]) -> None:
+def of_type(where: str, **given: tuple[object, type]) -> None:
     """Raise ``ConfigError`` unless each named value is of its type: ``of_type("train", market=(market, Market))``."""
     for name, (value, kind) in given.items():
         if not isinstance(value, kind):
             raise ConfigError(f"{where}: {name} must be of type {kind.__name__}; got {type(value).__name__}")
 
 
-def increasing(where: str, name: str, x: Any, least: int = 2) -> Floats:
+def increasing(where: str, name: str, x: ArrayLike, least: int = 2) -> Floats:
     """``x`` as float64 [n], n >= ``least``, each larger than the one before; else ``ConfigError``."""
     out = array(where, name, x, (None,))
     if out.size < least or (np.diff(out) <= 0).any():
@@ -98,18 +97,18 @@ def increasing(where: str, name: str, x: Any, least: int = 2) -> Floats:
     return out
 
 
-def discount(where: str, gamma: Any) -> float:
+def discount(where: str, gamma: object) -> float:
     """A discount factor in [0, 1). ``ConfigError``: at 1 the discounted values don't exist."""
     return number(where, "gamma", gamma, 0, below=1)
 
 
-def index_in(where: str, name: str, value: Any, count: int) -> int:
+def index_in(where: str, name: str, value: object, count: int) -> int:
     """``value`` as an int in 0 .. ``count`` - 1, such as a state, action or player. ``ConfigError`` if it isn't one of
     them."""
     return int(number(where, name, value, 0, count - 1, whole=True))
 
 
-def distinct_seeds(where: str, seeds: Any) -> NDArray[np.int64]:
+def distinct_seeds(where: str, seeds: ArrayLike) -> Ints:
     """Seeds as an int64 array: at least one, whole, not negative, none twice (two equal seeds are one sample)."""
     try:
         out = np.atleast_1d(np.asarray(seeds))

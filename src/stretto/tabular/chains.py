@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, number, probabilities
+from stretto.tabular.arguments import number, probabilities
 
 _LONGEST = 62
 
 
-def stationary(transitions: Any) -> Floats:
+def stationary(transitions: ArrayLike) -> Floats:
     """mu [S] with mu P = mu of ``transitions`` P [S,S]. ``ConfigError`` where it isn't unique or leaves a state out (a
     reducible chain)."""
     return _stationary(*_irreducible("stationary", transitions))
 
 
-def mixing_time(transitions: Any, level: float = 0.25) -> int:
+def mixing_time(transitions: ArrayLike, level: float = 0.25) -> int:
     """Least t with max_s TV(P^t(s, .), mu) <= ``level``: matrix powers doubled until it holds, then bisection.
     ``ConfigError`` for a reducible or periodic chain."""
     p, where = _irreducible("mixing_time", transitions)
@@ -45,7 +45,7 @@ def mixing_time(transitions: Any, level: float = 0.25) -> int:
     return t + 1
 
 
-def hitting_times(transitions: Any) -> Floats:
+def hitting_times(transitions: ArrayLike) -> Floats:
     """Expected steps [S,S] from the row's state until the column's (0 on the diagonal), by a linear solve a column.
     ``ConfigError`` for a reducible chain."""
     p, _ = _irreducible("hitting_times", transitions)
@@ -57,7 +57,7 @@ def hitting_times(transitions: Any) -> Floats:
     return out
 
 
-def time_reversal(transitions: Any) -> Floats:
+def time_reversal(transitions: ArrayLike) -> Floats:
     """Transition probabilities [S,S] of the chain run backwards, mu_y P[y,x] / mu_x. ``ConfigError`` for a reducible
     chain."""
     p, where = _irreducible("time_reversal", transitions)
@@ -74,7 +74,7 @@ def _stationary(p: Floats, where: str) -> Floats:
     return np.asarray(mu)
 
 
-def _irreducible(where: str, transitions: Any) -> tuple[Floats, str]:
+def _irreducible(where: str, transitions: ArrayLike) -> tuple[Floats, str]:
     p = probabilities(where, "transitions", transitions, (None, None))
     if p.shape[0] != p.shape[1]:
         raise ConfigError(f"{where}: transitions must be [S,S]; got {list(p.shape)}")

@@ -7,11 +7,12 @@ a key is output ``i`` of SplitMix64 started at the key.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.kernel import splitmix
 
 _GOLDEN = np.uint64(splitmix.GOLDEN)
@@ -20,7 +21,7 @@ _S11, _ONE = np.uint64(11), np.uint64(1)
 _UNIT = 1.0 / 9007199254740992.0  # 2^-53
 
 
-next64 = njit(cache=True, inline="always")(splitmix.next64)
+next64: Callable[[np.uint64], np.uint64] = njit(cache=True, inline="always")(splitmix.next64)  # type: ignore[assignment]
 """SplitMix64 for compiled loops: uint64 to uint64."""
 
 
@@ -46,7 +47,7 @@ def normal(key: np.uint64, i: int) -> float:
 
 
 @njit(cache=True)
-def uniforms(key: np.uint64, n: int, start: int = 0) -> NDArray[np.float64]:
+def uniforms(key: np.uint64, n: int, start: int = 0) -> Floats:
     """Random numbers ``start`` .. ``start + n - 1`` of a key as an array [n]; each equals ``uniform(key, i)``."""
     out = np.empty(n)
     for i in range(n):
@@ -55,7 +56,7 @@ def uniforms(key: np.uint64, n: int, start: int = 0) -> NDArray[np.float64]:
 
 
 @njit(cache=True)
-def normals(key: np.uint64, n: int, start: int = 0) -> NDArray[np.float64]:
+def normals(key: np.uint64, n: int, start: int = 0) -> Floats:
     """Standard normal numbers ``start`` .. ``start + n - 1`` of a key as an array [n]; each equals ``normal(key,
     i)``."""
     out = np.empty(n)

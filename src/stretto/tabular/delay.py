@@ -13,10 +13,10 @@ from itertools import count
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, number
+from stretto.tabular.arguments import number
 
 Item = TypeVar("Item")
 Law = Literal["constant", "geometric", "poisson", "exponential"]
@@ -46,7 +46,7 @@ class Delays:
         """Whether every delay of this law is a whole number of steps, as loops that count steps need."""
         return self.law in ("geometric", "poisson") or (self.law == "constant" and self.mean == int(self.mean))
 
-    def sample(self, step: int, size: int) -> NDArray[np.int64]:
+    def sample(self, step: int, size: int) -> Ints:
         """Delays [size] of what starts at ``step``: a function of (seed, step, place) alone. ``ConfigError`` for a
         law of continuous time."""
         if not self.whole:

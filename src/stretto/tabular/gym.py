@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Discrete
+from numpy.typing import ArrayLike
 
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import discount, index_in, number, probabilities
 from stretto.tabular.gym_check import Outcome, Table, play
+from stretto.tabular.gym_spaces import DiscreteEnv, discrete
 from stretto.tabular.mdp import MDP
 from stretto.tabular.sampling import inverse_cdf
 
+T = TypeVar("T")
+Keyed = Mapping[int, T] | Sequence[T]
+"""By whole numbers: a dictionary or a list."""
+Published = Keyed[Keyed[Sequence[tuple[float, int, float, bool]]]]
+"""P[s][a] = [(probability, next state, reward, terminated)]."""
 
-class TabularEnv(gymnasium.Env[Any, Any]):
+
+class TabularEnv(DiscreteEnv):
     """``mdp`` as an environment with discrete spaces: observation = state, reward = its mean plus ``noise`` N(0,1).
     It never terminates by itself; ``horizon``: truncated after so many steps (None: never). ``info`` of a step holds
     ``mean_reward``."""
@@ -29,37 +38,39 @@ class TabularEnv(gymnasium.Env[Any, Any]):
         self.state: int | None = None
         self.steps = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[int, dict[str, object]]:
         """Start in a state sampled from ``mdp.start``, or in s with ``options={"state": s}``; returns (state, {})."""
         super().reset(seed=seed)
         given = (options or {}).get("state")
         self.steps = 0
         if given is None:
-            self.state = int(inverse_cdf(self.mdp.start, self.np_random.random()))
+            self.state = inverse_cdf(self.mdp.start, self.np_random.random())
         else:
             self.state = self._checked(given, self.mdp.states, "state")
         return self.state, {}
 
-    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, object]]:
         """Next state, reward, False, truncated, info. ``ConfigError`` before ``reset`` or for an unknown action."""
         if self.state is None:
             raise ConfigError("TabularEnv.step: call reset() first")
         action = self._checked(action, self.mdp.actions, "action")
         mean = float(self.mdp.rewards[self.state, action])
         reward = mean + self.noise * float(self.np_random.standard_normal()) if self.noise else mean
-        self.state = int(inverse_cdf(self.mdp.transitions[self.state, action], self.np_random.random()))
+        self.state = inverse_cdf(self.mdp.transitions[self.state, action], self.np_random.random())
         self.steps += 1
         return self.state, reward, False, self.steps == self.horizon, {"mean_reward": mean}
 
     @staticmethod
-    def _checked(value: Any, count: int, name: str) -> int:
+    def _checked(value: object, count: int, name: str) -> int:
         try:
             return index_in("TabularEnv", name, value, count)
         except ConfigError:
             raise ConfigError(f"TabularEnv: {name} = {value} must be a whole number from 0 to {count - 1}") from None
 
 
-def read_mdp(env: Any, gamma: float, start: Any = None, check: int = 10_000) -> MDP:
+def read_mdp(env: DiscreteEnv, gamma: float, start: ArrayLike | None = None, check: int = 10_000) -> MDP:
     """The MDP of a Gymnasium environment that publishes its table as ``env.unwrapped.P[s][a]`` = [(probability, next
     state, reward, terminated)], as FrozenLake, Taxi and CliffWalking do. State i is the observation
     ``observation_space.start`` + i, and so with actions. Where an episode ends the process goes to one more state, the
@@ -74,24 +85,22 @@ def read_mdp(env: Any, gamma: float, start: Any = None, check: int = 10_000) -> 
         raise ConfigError(f"read_mdp: env is {type(env).__name__}, not a Gymnasium environment (one, not a vector)")
     base = env.unwrapped
     where = f"read_mdp: env {type(base).__name__}"
-    table = getattr(base, "P", None)
-    spaces = {"observations": env.observation_space, "actions": env.action_space}
+    table: Published | None = getattr(base, "P", None)
     if table is None:
         raise ConfigError(
             f"{where} publishes no table P over discrete spaces; build an MDP from arrays, or learn from its steps"
         )
-    for name, space in spaces.items():
-        if not isinstance(space, gymnasium.spaces.Discrete):
-            raise ConfigError(f"{where} has {name} {space}; they must be Discrete: number them")
+    observations = discrete(f"{where} has observations", env.observation_space)
+    choices = discrete(f"{where} has actions", env.action_space)
     if getattr(base, "fickle_passenger", False):
         raise ConfigError(f"{where}: fickle_passenger is no part of its table P: leave it out")
-    outcomes = _outcomes(where, table, *spaces.values())
+    outcomes = _outcomes(where, table, observations, choices)
     states, actions = len(outcomes), len(outcomes[0])
     law = getattr(base, "initial_state_distrib", None) if start is None else start
     law = None if law is None else probabilities("read_mdp", "start", law, (states,))
     steps = int(number("read_mdp", "check", check, 0, whole=True))
     if steps:
-        law = play(where, env, outcomes, law, steps)
+        law = play(where, env, (int(observations.start), int(choices.start)), outcomes, law, steps)
     transitions, rewards = np.zeros((states + 1, actions, states + 1)), np.zeros((states + 1, actions))
     transitions[states, :, states] = 1
     for s, row in enumerate(outcomes):
@@ -102,7 +111,7 @@ def read_mdp(env: Any, gamma: float, start: Any = None, check: int = 10_000) -> 
     return MDP(transitions, rewards, gamma, np.append(np.full(states, 1 / states) if law is None else law, 0.0))
 
 
-def _outcomes(where: str, table: Any, observations: Any, actions: Any) -> Table:
+def _outcomes(where: str, table: Published, observations: Discrete, actions: Discrete) -> Table:
     """The table counted from 0; outcomes that are alike are one."""
     first, rows = _rows(where, table, observations, "state")
     out: Table = []
@@ -120,7 +129,7 @@ def _outcomes(where: str, table: Any, observations: Any, actions: Any) -> Table:
     return out
 
 
-def _rows(where: str, table: Any, space: Any, what: str) -> tuple[int, list[Any]]:
+def _rows(where: str, table: Keyed[T], space: Discrete, what: str) -> tuple[int, list[T]]:
     """The number that the table's first row has, and its rows, one for each value of ``space``."""
     known = set(table) if isinstance(table, Mapping) else set(range(len(table)))
     for first in (int(space.start), 0):

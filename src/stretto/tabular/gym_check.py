@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import SupportsInt, TypeVar
 
 import gymnasium
 import numpy as np
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats
+from stretto.tabular.gym_spaces import DiscreteEnv
 
+Key = TypeVar("Key", bound=Hashable)
 Outcome = tuple[int, bool, float]
 """Next state, whether the episode ended, reward."""
 Table = list[list[dict[Outcome, float]]]
@@ -22,26 +24,26 @@ _SIGMAS = 8.0
 """Shares further from the table than so many deviations are another law: chance never gets there."""
 
 
-def play(where: str, env: Any, table: Table, law: Floats | None, steps: int) -> Floats:
+def play(where: str, env: DiscreteEnv, first: tuple[int, int], table: Table, law: Floats | None, steps: int) -> Floats:
     """Plays a copy of ``env`` (wrappers included, seed 0) for ``steps`` steps, each time the action that was tried
     least, and gives the law of the first state: ``law`` [S], or if None the one that resets show (a point, or uniform).
+    ``first``: the numbers of the first observation and the first action.
 
     ``ConfigError`` if the environment does what ``table`` says it doesn't, or as often as it doesn't say.
     """
     env = _copied(where, env)
-    first = (int(env.observation_space.start), int(env.action_space.start))
     random = np.random.default_rng(0)
     tries = np.zeros((len(table), len(table[0])))
     seen: dict[tuple[int, int], Counter[Outcome]] = {}
     starts: Counter[int] = Counter()
 
-    def reset(**how: Any) -> int:
-        state = _state(where, env.reset(**how)[0], first[0], len(table))
+    def reset(seed: int | None = None) -> int:
+        state = _state(where, env.reset(seed=seed)[0], first[0], len(table))
         starts[state] += 1
         return state
 
     for index in range(RESETS):
-        reset(**({"seed": 0} if index == 0 else {}))
+        reset(0 if index == 0 else None)
     state = reset()
     for _ in range(steps):
         action = int(np.argmin(tries[state] + 0.5 * random.random(tries.shape[1])))
@@ -70,16 +72,16 @@ def play(where: str, env: Any, table: Table, law: Floats | None, steps: int) -> 
     return law
 
 
-def _copied(where: str, env: Any) -> Any:
+def _copied(where: str, env: DiscreteEnv) -> DiscreteEnv:
     try:
         return copy.deepcopy(env)
     except Exception:  # a window, a file, a process: whatever it holds can't be copied
-        if getattr(env, "spec", None) is None:
+        if env.spec is None:
             raise ConfigError(f"{where}: it can't be copied to be played; give check=0 to trust its table") from None
         return gymnasium.make(env.spec)
 
 
-def _state(where: str, observation: Any, first: int, count: int) -> int:
+def _state(where: str, observation: SupportsInt, first: int, count: int) -> int:
     try:
         state = int(observation) - first
     except (TypeError, ValueError):
@@ -97,7 +99,7 @@ def _known(outcomes: Mapping[Outcome, float], after: int, ended: bool, reward: f
     return None
 
 
-def _agree(where: str, what: str, drawn: list[tuple[Mapping[Any, float], Counter[Any]]]) -> None:
+def _agree(where: str, what: str, drawn: list[tuple[Mapping[Key, float], Counter[Key]]]) -> None:
     """``ConfigError`` unless Pearson's statistic over all laws lies where chance leaves it (its exact variance)."""
     excess = variance = 0.0
     for law, counts in drawn:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, discount, number, probabilities
+from stretto.tabular.arguments import array, discount, number, probabilities
 
-Ints = NDArray[np.int64]
 GAIN = 1e-12
 """An action replaces another only if it is better by more than this: ties can't make a policy cycle."""
 _ROUNDS = 1_000_000
@@ -67,24 +66,24 @@ def deterministic(choice: Ints, actions: int) -> Floats:
     return np.asarray(np.eye(count)[chosen.astype(np.int64)])
 
 
-def chain(mdp: MDP, policy: Any) -> tuple[Floats, Floats]:
+def chain(mdp: MDP, policy: ArrayLike) -> tuple[Floats, Floats]:
     """Next-state probabilities [S,S] and expected rewards [S] under ``policy`` [S,A]."""
     p = probabilities("chain", "policy", policy, (mdp.states, mdp.actions))
     return np.einsum("sa,sab->sb", p, mdp.transitions), (p * mdp.rewards).sum(1)
 
 
-def policy_value(mdp: MDP, policy: Any) -> Floats:
+def policy_value(mdp: MDP, policy: ArrayLike) -> Floats:
     """Exact value V [S] of ``policy`` [S,A], the expected discounted reward from each state: (I - gamma P) V = r."""
     transitions, rewards = chain(mdp, policy)
     return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * transitions, rewards))
 
 
-def action_values(mdp: MDP, values: Any) -> Floats:
+def action_values(mdp: MDP, values: ArrayLike) -> Floats:
     """Q [S,A] of taking an action, then being worth ``values`` [S]: r + gamma P V."""
     return mdp.rewards + mdp.gamma * mdp.transitions @ array("action_values", "values", values, (mdp.states,))
 
 
-def occupancy(mdp: MDP, policy: Any) -> Floats:
+def occupancy(mdp: MDP, policy: ArrayLike) -> Floats:
     """d [S]: discounted share of time in each state from ``mdp.start``: (I - gamma P^T) d = (1 - gamma) start."""
     transitions, _ = chain(mdp, policy)
     return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * transitions.T, (1 - mdp.gamma) * mdp.start))

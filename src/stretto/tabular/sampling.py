@@ -10,12 +10,14 @@ one place of 16 bytes: where the tables outgrow the first cache, a draw waits on
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, overload
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import probabilities
 
@@ -26,7 +28,7 @@ class AliasTable(NamedTuple):
     """Alias tables of R rows, for ``alias_sample(*guide, row, u)``. ``columns`` [R, K, 2]: the share of a column that
     goes to its first outcome, and both outcomes in one number, first * 2^``bits`` + second (exact below 2^53)."""
 
-    columns: NDArray[np.float64]
+    columns: Floats
     bits: int
 
 
@@ -43,15 +45,24 @@ def alias_table(p: ArrayLike) -> AliasTable:
     return AliasTable(np.stack([cut, ends[..., 0] * 2.0**bits + ends[..., 1]], axis=-1), bits)
 
 
-def inverse_cdf(law: NDArray[np.float64], u: Any) -> Any:
+@overload
+def inverse_cdf(law: Floats, u: float) -> int: ...
+
+
+@overload
+def inverse_cdf(law: Floats, u: Sequence[float] | Floats) -> NDArray[np.intp]: ...
+
+
+def inverse_cdf(law: Floats, u: ArrayLike) -> int | NDArray[np.intp]:
     """Outcomes of ``law`` [K] at ``u`` in [0, 1), a number or an array, by inverting its distribution: for a law that
     is drawn from once."""
     upto = np.cumsum(law)
-    return np.searchsorted(upto / upto[-1], u, side="right")
+    found: NDArray[np.intp] = np.searchsorted(upto / upto[-1], np.asarray(u), side="right")
+    return int(found) if np.ndim(u) == 0 else found
 
 
 @njit(cache=True, inline="always")
-def alias_sample(columns: NDArray[np.float64], bits: int, row: int, u: float) -> Any:
+def alias_sample(columns: Floats, bits: int, row: int, u: float) -> int:
     """The outcome that ``u`` in [0, 1) picks from ``row``; runs in Python and in Numba kernels alike."""
     count = columns.shape[1]
     place = u * count
@@ -61,7 +72,7 @@ def alias_sample(columns: NDArray[np.float64], bits: int, row: int, u: float) ->
 
 
 @njit(cache=True)
-def _fill(p: NDArray[np.float64], columns: int) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+def _fill(p: Floats, columns: int) -> tuple[Floats, NDArray[np.int32]]:
     """Vose's pairing of a column that is short of mass with one that has too much."""
     rows = p.shape[0]
     cut, ends = np.ones((rows, columns)), np.zeros((rows, columns, 2), np.int32)

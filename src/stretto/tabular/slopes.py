@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, number
+from stretto.tabular.arguments import array, number
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Slope:
 
 
 def loglog_slope(
-    x: Any, y: Any, decades: float | None = None, resamples: int = 400, seed: int = 0, median: bool = False
+    x: ArrayLike, y: ArrayLike, decades: float | None = None, resamples: int = 400, seed: int = 0, median: bool = False
 ) -> Slope:
     """Least squares of log(mean over seeds of y) on log x (``median``: of the median). ``x`` [n] increasing and
     positive, ``y`` [seeds,n] or [n]; ``decades``: only x >= max(x) / 10^decades (None: all). The interval is the
@@ -70,7 +70,7 @@ def loglog_slope(
     return Slope(value, low, high, level)
 
 
-def log_spaced(last: int, points: int, first: int = 1) -> NDArray[np.int64]:
+def log_spaced(last: int, points: int, first: int = 1) -> Ints:
     """At most ``points`` >= 2 different whole numbers from ``first`` to ``last``, evenly spaced in their logarithm.
     ``ConfigError`` unless 1 <= ``first`` <= ``last``."""
     begin = number("log_spaced", "first", first, 1, whole=True)

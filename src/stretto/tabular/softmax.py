@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stretto.tabular.arguments import Floats
+from stretto.data.arrays import Floats
 
 
 def softmax(logits: Floats) -> Floats:

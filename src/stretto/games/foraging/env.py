@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Discrete
-from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
+from stretto.data.arrays import Ints
 from stretto.games.foraging.world import ACTIONS, ARMS, SEASONS, Field, Foraging
 from stretto.tabular.arguments import index_in
 
@@ -47,8 +46,8 @@ class ForagingEnv(ParallelEnv):
         return self._action
 
     def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
+        self, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[dict[str, int], dict[str, dict[str, float]]]:
         """A new episode; ``seed`` starts the random numbers anew. ``options`` are not used."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
@@ -61,7 +60,7 @@ class ForagingEnv(ParallelEnv):
 
     def step(
         self, actions: dict[str, int]
-    ) -> tuple[dict[str, int], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    ) -> tuple[dict[str, int], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, float]]]:
         """Both foragers act at once: (observations, rewards, terminations, truncations, infos), each by agent.
         ``ConfigError`` for an action that isn't in the action space."""
         got = self.field.step([int(actions[a]) for a in self.agents])
@@ -78,7 +77,7 @@ class ForagingEnv(ParallelEnv):
             self.agents = []
         return seen, rewards, ends, cuts, infos
 
-    def state(self) -> NDArray[np.int64]:
+    def state(self) -> Ints:
         """What the strategist sees, and foragers don't: an int array [z, arm, cell 0, cell 1, food of each cell]."""
         return np.array([self.field.z, self.field.arm, *self.field.cells, *self.field.food], np.int64)
 
@@ -90,5 +89,5 @@ class ForagingEnv(ParallelEnv):
     def _observations(self) -> dict[str, int]:
         return {a: self.field.observe(i) for i, a in enumerate(self.possible_agents)}
 
-    def _info(self, i: int, food: int, shaping: float, following: int) -> dict[str, Any]:
+    def _info(self, i: int, food: int, shaping: float, following: int) -> dict[str, float]:
         return {"food": food, "shaping": shaping, "guided": self.field.guided(i), "following": following}

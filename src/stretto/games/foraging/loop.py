@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, prange
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Bools, Floats, Ints
 from stretto.games.foraging.training import ACT, ARM, FOOD, SEASON, START, Runs, Training, empty
 from stretto.games.foraging.world import Foraging, Tables
 from stretto.tabular.arguments import distinct_seeds
 from stretto.tabular.counter import key, uniform
 from stretto.tabular.threads import start_threads
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class _Rules(NamedTuple):
@@ -47,8 +44,8 @@ def run(world: Foraging, training: Training, seeds: Iterable[int]) -> Runs:
         step, discount, explore, scale, track, t.late,
     )  # fmt: skip
     start_threads()
-    _all(seed, world.tables, rules, *(out[name] for name in ("food", "overlap", "rich", "theta", "visits", "values")))
-    return Runs(**out)
+    _all(seed, world.tables, rules, out.food, out.overlap, out.rich, out.theta, out.visits, out.values)
+    return out
 
 
 @njit(cache=True, parallel=True)
@@ -124,7 +121,7 @@ def _one(
 
 @njit(cache=True)
 def _live(
-    tables: Tables, rules: _Rules, arm: int, at: Ints, new: Ints, seen: Ints, action: Ints, food: Any, values: Floats
+    tables: Tables, rules: _Rules, arm: int, at: Ints, new: Ints, seen: Ints, action: Ints, food: Bools, values: Floats
 ) -> int:
     """Both have moved from ``at`` to ``new``: eat, look, learn. Returns the food eaten."""
     meal = 0
@@ -150,7 +147,7 @@ def _live(
 
 
 @njit(cache=True)
-def _observe(tables: Tables, cell: int, sent: int, guided: bool, food: Any) -> int:
+def _observe(tables: Tables, cell: int, sent: int, guided: bool, food: Bools) -> int:
     bits = 0
     for d in range(4):
         beside = tables.neighbour[cell, d]

@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.tabular.arguments import array, number
 
-Floats = NDArray[np.float64]
 SMOOTHNESS = 2.5  # of a softmax bandit, per unit of reward range
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit, prange
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.foraging.mini import Mini
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import distinct_seeds, number
@@ -23,8 +24,6 @@ from stretto.tabular.counter import key, normal, uniform
 from stretto.tabular.threads import start_threads
 
 SEASON, ARM, PAY = range(3)
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

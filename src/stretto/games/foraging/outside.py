@@ -7,20 +7,38 @@ such ones, as `Foraging-8x8-2p-2f-v3`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.games.foraging.tactical import TacticalLearner
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 
+Seen = TypeVar("Seen")
+Seen_co = TypeVar("Seen_co", covariant=True)
+
+
+class GroupEnv(Protocol[Seen_co]):
+    """Gymnasium's interface for several agents at once: what each sees, does and gets, in tuples."""
+
+    @property
+    def action_space(self) -> object:
+        """A tuple of ``Discrete`` spaces."""
+
+    def reset(self, *, seed: int | None = None) -> tuple[Sequence[Seen_co], object]:
+        """Observations, info."""
+
+    def step(self, actions: list[int], /) -> tuple[Sequence[Seen_co], Sequence[float], bool, bool, object]:
+        """Observations, rewards, whether the episode ended, whether it was cut, info."""
+
 
 def play(
-    env: Any, learners: Sequence[TacticalLearner], episodes: int, view: Callable[[Any], Hashable], *,
+    env: GroupEnv[Seen], learners: Sequence[TacticalLearner], episodes: int, view: Callable[[Seen], Hashable], *,
     learn: bool = True, seed: int = 0,
-) -> NDArray[np.float64]:  # fmt: skip
+) -> Floats:  # fmt: skip
     """Play ``episodes`` of ``env`` (reset with ``seed``, ``seed + 1``, ...), one learner an agent; ``view`` makes what
     an agent sees a value that can be looked up. ``learn`` False: act alone. Returns each episode's reward, summed over
     the agents. ``ConfigError`` if the learners don't fit the environment."""
@@ -46,7 +64,7 @@ def play(
     return returns
 
 
-def nearest_food(observation: Any, foods: int = 2, players: int = 2) -> tuple[int, int, bool, bool] | None:
+def nearest_food(observation: ArrayLike, foods: int = 2, players: int = 2) -> tuple[int, int, bool, bool] | None:
     """A small view of `lbforaging`'s vector [row, column, level of each food, of oneself, of the other players], all of
     it in sight: (rows, columns) to the nearest food that one can lift alone (to the nearest one if there is none), cut
     at 2; whether it is too heavy; whether another player stands next to it. None if no food is left. An environment

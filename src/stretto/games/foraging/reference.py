@@ -60,24 +60,25 @@ def plain(
                         learners[i].learn(seen[i], actions[i], reward, following)
                         seen[i] = following
                         if block >= training.blocks - training.late:
-                            out["visits"][0, z, i, field.cells[i]] += 1
+                            out.visits[0, z, i, field.cells[i]] += 1
                     t += 1
                     watch(Moment(block, episode, period, field, strategist, learners, actions, got))
                 shares = field.shares / world.period
                 strategist.note(z, arm, strategic_reward(shares, field.eaten, world.period, training.coupling))
-                out["food"][0, block] += field.eaten
-                out["overlap"][0, block] += overlap(shares)
-                out["rich"][0, block] += field.shares[:, RICH[z]].sum()
+                out.food[0, block] += field.eaten
+                out.overlap[0, block] += overlap(shares)
+                out.rich[0, block] += field.shares[:, RICH[z]].sum()
                 period += 1
             episode += 1
         periods = training.episodes * world.periods
-        out["food"][0, block] /= periods * world.period
-        out["overlap"][0, block] /= periods
-        out["rich"][0, block] /= 2 * periods * world.period
+        out.food[0, block] /= periods * world.period
+        out.overlap[0, block] /= periods
+        out.rich[0, block] /= 2 * periods * world.period
         if training.guided:
             strategist.update()
-    out["theta"][0] = strategist.theta
+    out.theta[0] = strategist.theta
     for i, learner in enumerate(learners):
         for observation, q in learner.table.items():
-            out["values"][0, i, observation] = q
-    return Runs(**out)
+            assert isinstance(observation, int)
+            out.values[0, i, observation] = q
+    return out

@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 
@@ -40,12 +41,12 @@ class Strategist:
         arms = int(number("Strategist", "arms", arms, 2, whole=True))
         self.scale = number("Strategist", "scale", scale, 0)
         self.track = number("Strategist", "track", track, 0, 1)
-        self.theta: NDArray[np.float64] = np.zeros((states, arms))
-        self.base: NDArray[np.float64] = np.zeros(states)
-        self.grad: NDArray[np.float64] = np.zeros((states, arms))
+        self.theta: Floats = np.zeros((states, arms))
+        self.base: Floats = np.zeros(states)
+        self.grad: Floats = np.zeros((states, arms))
         self.blocks = self.seen = 0
 
-    def policy(self, z: int) -> NDArray[np.float64]:
+    def policy(self, z: int) -> Floats:
         """Probabilities [arms] of the joint assignments in global state ``z``."""
         top = max(self.theta[z])
         weights = np.array([math.exp(x - top) for x in self.theta[z]])

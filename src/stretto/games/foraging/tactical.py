@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import number
 
@@ -29,10 +29,10 @@ class TacticalLearner:
         self.step = number("TacticalLearner", "step", step, above=0, high=1)
         self.discount = number("TacticalLearner", "discount", discount, 0, below=1)
         self.explore = number("TacticalLearner", "explore", explore, 0, 1)
-        self.table: dict[Hashable, NDArray[np.float64]] = {}
+        self.table: dict[Hashable, Floats] = {}
         self._rng = np.random.default_rng(int(number("TacticalLearner", "seed", seed, 0, whole=True)))
 
-    def values(self, observation: Hashable) -> NDArray[np.float64]:
+    def values(self, observation: Hashable) -> Floats:
         """Q(o, .) [actions]; zeros for one that was never met. ``ConfigError`` if it can't be a dictionary's key."""
         try:
             row = self.table.get(observation)

@@ -9,16 +9,14 @@ alone meet the same seasons and the same food.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.foraging.world import RICH, Foraging, split
 from stretto.tabular.arguments import number
 
 START, SEASON, ARM, FOOD, ACT = range(5)
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Runs:
     overlap: Floats
     rich: Floats
     theta: Floats
-    visits: NDArray[np.int64]
+    visits: Ints
     values: Floats
 
     def curve(self, name: str, first: int = 20, last: int = 60) -> tuple[float, float]:
@@ -82,10 +80,13 @@ class Runs:
         return float(np.mean([set(plan) == set(RICH[n % 2]) for n, plan in enumerate(self.plans())]))
 
 
-def empty(world: Foraging, training: Training, seeds: int) -> dict[str, Any]:
-    """Arrays of zeros for the fields of ``Runs``, for ``seeds`` runs; the loops fill them."""
-    out: dict[str, Any] = {name: np.zeros((seeds, training.blocks)) for name in ("food", "overlap", "rich")}
-    out["theta"] = np.zeros((seeds, 2, 16))
-    out["visits"] = np.zeros((seeds, 2, 2, world.cells), np.int64)
-    out["values"] = np.zeros((seeds, 2, world.observations, 5))
-    return out
+def empty(world: Foraging, training: Training, seeds: int) -> Runs:
+    """``seeds`` runs of zeros; the loops fill them."""
+    return Runs(
+        food=np.zeros((seeds, training.blocks)),
+        overlap=np.zeros((seeds, training.blocks)),
+        rich=np.zeros((seeds, training.blocks)),
+        theta=np.zeros((seeds, 2, 16)),
+        visits=np.zeros((seeds, 2, 2, world.cells), np.int64),
+        values=np.zeros((seeds, 2, world.observations, 5)),
+    )

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Bools, Floats, Ints
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import number
 
@@ -28,7 +28,6 @@ ACTIONS = ("stay", "up", "down", "left", "right")
 RICH = ((0, 3), (1, 2))
 BITS = 16  # patterns of food in the four neighbours
 _SHIFTS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
-Ints = NDArray[np.int64]
 
 
 class Tables(NamedTuple):
@@ -40,7 +39,7 @@ class Tables(NamedTuple):
     distance: Ints
     target: Ints
     neighbour: Ints
-    chance: NDArray[np.float64]
+    chance: Floats
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Foraging:
         a, b = int(first * self.cells), int(second * (self.cells - 1))
         return a, b + (b >= a)
 
-    def scatter(self, season: int, uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def scatter(self, season: int, uniforms: Floats) -> Bools:
         """Where food grows at the start of a period of ``season``, bool [C], from ``uniforms`` [C]."""
         return uniforms < self.tables.chance[season]
 
@@ -100,7 +99,7 @@ class Foraging:
             return cells[0], cells[1]
         return a, b
 
-    def observe(self, cell: int, quadrant: int, food: NDArray[np.bool_]) -> int:
+    def observe(self, cell: int, quadrant: int, food: Bools) -> int:
         """The tactical observation's number: (cell * 4 + guided quadrant) * 16 + sum of 2^d over the directions d (up,
         down, left, right) in which there is food next door. The season is no argument: it can't be seen."""
         bits = 0
@@ -125,7 +124,7 @@ class Field:
         self.world = world
         self.cells: tuple[int, int] = (0, 1)
         self.z = self.arm = 0
-        self.food: NDArray[np.bool_] = np.zeros(world.cells, np.bool_)
+        self.food: Bools = np.zeros(world.cells, np.bool_)
         self.eaten = self.spawned = 0
         self.shares: Ints = np.zeros((FORAGERS, QUADRANTS), np.int64)
 
@@ -137,7 +136,7 @@ class Field:
             raise ConfigError(f"Field.begin: cells = {list(cells)} must be two distinct cells")
         self.cells = (int(cells[0]), int(cells[1]))
 
-    def season(self, z: int, arm: int, uniforms: NDArray[np.float64]) -> None:
+    def season(self, z: int, arm: int, uniforms: Floats) -> None:
         """Begin a period: season ``z``, joint assignment ``arm``, food from ``uniforms`` [C]; what was left is gone."""
         number("Field.season", "z", z, 0, SEASONS - 1, whole=True)
         number("Field.season", "arm", arm, 0, ARMS - 1, whole=True)
@@ -193,7 +192,7 @@ def _tables(side: int, rich: float, poor: float) -> Tables:
     def inside(r: int, c: int) -> bool:
         return 0 <= r < side and 0 <= c < side
 
-    distance: Any = [[axis_distance(r, q // 2) + axis_distance(c, q % 2) for r, c in at] for q in range(QUADRANTS)]
+    distance = [[axis_distance(r, q // 2) + axis_distance(c, q % 2) for r, c in at] for q in range(QUADRANTS)]
     beside = [[(r + dr) * side + c + dc if inside(r + dr, c + dc) else -1 for dr, dc in _SHIFTS] for r, c in at]
     target = [[n if n >= 0 else cell for n in row] for cell, row in enumerate(beside)]
     chance = np.where([[q in RICH[z] for q in quadrant] for z in range(SEASONS)], rich, poor)

@@ -8,16 +8,19 @@ is static Cournot. All constants are [inferred].
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.games.lq.game import LQGame, from_own_costs
 from stretto.games.lq.riccati import Equilibrium, nash
 from stretto.games.lq.scalar import firm_gain
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, number
+from stretto.tabular.arguments import array, number
 
 ORACLES: dict[float, tuple[float, float, float, float, float]] = {
     0.1: (1.042836, -0.615446, 0.776911, 5.417415, 2.291292),
@@ -49,8 +52,8 @@ class Cournot:
     timing: int = 2
     a: float = 10.0
     b: float = 1.0
-    c: Any = 2.0
-    k: Any = 1.0
+    c: float | Sequence[float] = 2.0
+    k: float | Sequence[float] = 1.0
     beta: float = 0.95
     sigma: float = 0.3
     q_max: float = 4.0
@@ -103,16 +106,15 @@ class Cournot:
         paid = after if self.timing == 2 else p
         return np.asarray(paid * q - c * q - k / 2 * q * q)
 
-    def quantities(self, gains: Any, p: float) -> Floats:
+    def quantities(self, gains: ArrayLike, p: float) -> Floats:
         """Quantities [firms] at price ``p`` under ``gains`` [firms, 2]: -(K0 + K1 p), kept within [0, q_max]."""
         K, p = array("Cournot.quantities", "gains", gains, (self.firms, 2)), number("Cournot.quantities", "p", p)
         return np.clip(-(K[:, 0] + K[:, 1] * p), 0, self.q_max)
 
 
-def nash_gains(model: Cournot, **options: Any) -> Floats:
-    """Gains (K0, K1) of each firm [firms, 2] at the Nash equilibrium, q = -(K0 + K1 p); ``options`` go to
-    ``riccati.nash``."""
-    return stacked(nash(model.game(), **options))
+def nash_gains(model: Cournot) -> Floats:
+    """Gains (K0, K1) of each firm [firms, 2] at the Nash equilibrium, q = -(K0 + K1 p)."""
+    return stacked(nash(model.game()))
 
 
 def stacked(found: Equilibrium) -> Floats:
@@ -120,14 +122,14 @@ def stacked(found: Equilibrium) -> Floats:
     return np.vstack(found.gains)
 
 
-def price_root(model: Cournot, gains: Any) -> float:
+def price_root(model: Cournot, gains: ArrayLike) -> float:
     """The factor 1 - s + s b sum_j K1_j by which the price's deviation from its mean shrinks a step under linear
     policies ``gains`` [firms, 2] (the price is an AR(1))."""
     K = array("price_root", "gains", gains, (model.firms, 2))
     return float(1 - model.s + model.s * model.b * K[:, 1].sum())
 
 
-def steady_price(model: Cournot, gains: Any) -> float:
+def steady_price(model: Cournot, gains: ArrayLike) -> float:
     """Mean price under linear policies ``gains`` [firms, 2]. ``ConfigError`` if the price has none (|root| >= 1)."""
     K = array("steady_price", "gains", gains, (model.firms, 2))
     root = price_root(model, K)
@@ -136,13 +138,13 @@ def steady_price(model: Cournot, gains: Any) -> float:
     return float((model.s * model.a + model.s * model.b * K[:, 0].sum()) / (1 - root))
 
 
-def steady_quantities(model: Cournot, gains: Any) -> Floats:
+def steady_quantities(model: Cournot, gains: ArrayLike) -> Floats:
     """Mean quantity [firms] of each firm under linear policies ``gains`` [firms, 2], bounds on quantities ignored."""
     K = array("steady_quantities", "gains", gains, (model.firms, 2))
     return np.asarray(-(K[:, 0] + K[:, 1] * steady_price(model, K)))
 
 
-def welfare(model: Cournot, gains: Any) -> Welfare:
+def welfare(model: Cournot, gains: ArrayLike) -> Welfare:
     """Expected flows at the steady law of linear policies ``gains`` [firms, 2], bounds on quantities ignored: var p =
     sigma^2 / (1 - root^2), E[p' q] = mean p mean q - K1 root var p. Consumer surplus is a Q - b Q^2 / 2 minus what is
     paid."""

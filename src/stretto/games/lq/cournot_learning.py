@@ -7,15 +7,16 @@ kept within bb in [-5, -.001], a1 in [-.95, .999], and the Riccati equation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numba import njit, prange
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Bools, Floats, Ints
 from stretto.games.lq.cournot import Cournot
 from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Learned, Learners, checkpoints_of, frozen_of
 from stretto.games.lq.scalar import firm_gain, solve2, solve3
-from stretto.tabular.arguments import Floats, array, distinct_seeds
+from stretto.tabular.arguments import array, distinct_seeds
 from stretto.tabular.counter import key, normal, uniform
 from stretto.tabular.threads import start_threads
 
@@ -24,6 +25,8 @@ _MEMORY = {"all": 0, "forget": 1, "doubling": 2}
 SUMS = 11
 BB = (-5.0, -0.001)
 A1 = (-0.95, 0.999)
+_Market = tuple[float, float, float, float, float, float, int]
+_Options = tuple[bool, float, bool, int, float, float, int]
 
 
 def cournot_least_squares(
@@ -32,7 +35,7 @@ def cournot_least_squares(
     steps: int,
     seeds: Sequence[int],
     checkpoints: Sequence[int] | None = None,
-    gains: Any | None = None,
+    gains: ArrayLike | None = None,
     frozen: Sequence[int] = (),
 ) -> Learned:
     """Let the firms of ``model`` learn for ``steps`` steps, once a seed. ``checkpoints``: when to record their gains.
@@ -42,16 +45,15 @@ def cournot_least_squares(
     runs, marks = distinct_seeds("cournot_least_squares", seeds), inputs[-2]
     out = np.empty((len(runs), len(marks), model.firms, 2))
     flows = np.zeros((len(runs), model.firms + 4))
-    arguments: Any = (runs, *inputs, out, flows)
     start_threads()
-    _learn_all(*arguments)
+    _learn_all(runs, *inputs, out, flows)
     return learned(model, marks, out, flows)
 
 
 def prepare(
-    where: str, model: Cournot, learners: Learners, steps: int, checkpoints: Sequence[int] | None, gains: Any | None,
-    frozen: Sequence[int],
-) -> Any:  # fmt: skip
+    where: str, model: Cournot, learners: Learners, steps: int, checkpoints: Sequence[int] | None,
+    gains: ArrayLike | None, frozen: Sequence[int],
+) -> tuple[_Market, _Options, Floats, Ints, Floats, Bools, Floats, Floats, Ints, Floats]:  # fmt: skip
     """What the kernel and the reference take, checked: market constants, options, exploration [steps], periods,
     chances to ring, who learns, c, k, checkpoints, first gains."""
     count, marks = checkpoints_of(where, steps, checkpoints)
@@ -65,7 +67,7 @@ def prepare(
     return market, options, learners.exploration(count), *learners.gaps(model.firms), learns, *model.costs, marks, K
 
 
-def learned(model: Cournot, marks: Any, gains: Floats, flows: Floats) -> Learned:
+def learned(model: Cournot, marks: Ints, gains: Floats, flows: Floats) -> Learned:
     """The result of recorded gains and of flows [seeds, firms + 4]: profits, consumer surplus, hhi, last price,
     updates without a solution."""
     n = model.firms
@@ -90,8 +92,8 @@ def believed(now: Floats, old: Floats, ridge: float, published: bool) -> tuple[f
 
 @njit(cache=True)
 def _learn(
-    seed: int, market: Any, options: Any, rates: Floats, periods: Any, chances: Floats, learns: Any, c: Floats,
-    k: Floats, marks: Any, first: Floats, out: Floats, flows: Floats,
+    seed: int, market: _Market, options: _Options, rates: Floats, periods: Ints, chances: Floats, learns: Bools,
+    c: Floats, k: Floats, marks: Ints, first: Floats, out: Floats, flows: Floats,
 ) -> None:  # fmt: skip
     a, b, s, beta, sigma, q_max, timing = market
     centred, width, published, memory, forget, ridge, warmup = options
@@ -163,8 +165,8 @@ def _learn(
 
 @njit(cache=True, parallel=True)
 def _learn_all(
-    seeds: Any, market: Any, options: Any, rates: Floats, periods: Any, chances: Floats, learns: Any, c: Floats,
-    k: Floats, marks: Any, first: Floats, out: Floats, flows: Floats,
+    seeds: Ints, market: _Market, options: _Options, rates: Floats, periods: Ints, chances: Floats, learns: Bools,
+    c: Floats, k: Floats, marks: Ints, first: Floats, out: Floats, flows: Floats,
 ) -> None:  # fmt: skip
     for run in prange(len(seeds)):
         _learn(seeds[run], market, options, rates, periods, chances, learns, c, k, marks, first, out[run], flows[run])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.games.lq.cournot import Cournot
 from stretto.games.lq.cournot_learning import SUMS, believed, learned, prepare
 from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Learned, Learners
 from stretto.games.lq.scalar import firm_gain
-from stretto.tabular.arguments import Floats, distinct_seeds
+from stretto.tabular.arguments import distinct_seeds
 from stretto.tabular.counter import key, normals, uniforms
 
 
@@ -54,7 +55,7 @@ def reference(
     steps: int,
     seed: int,
     checkpoints: Sequence[int] | None = None,
-    gains: Any | None = None,
+    gains: ArrayLike | None = None,
     frozen: Sequence[int] = (),
 ) -> Learned:
     """``cournot_least_squares`` of one ``seed`` in plain Python, step by step: what the compiled loop must agree with,

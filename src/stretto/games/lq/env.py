@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from pettingzoo import ParallelEnv
 
+from stretto.data.arrays import Floats
 from stretto.games.lq.cournot import Cournot
 from stretto.games.lq.market import NOISE
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, number
+from stretto.tabular.arguments import array, number
 from stretto.tabular.counter import key, normal
 
 
@@ -36,15 +35,17 @@ class CournotMarket(ParallelEnv[str, Floats, Floats]):
         self.noise = key(0, NOISE)
         self.price, self.output, self.steps = model.a / 2, 0.0, 0
 
-    def observation_space(self, agent: str) -> Any:
+    def observation_space(self, agent: str) -> gymnasium.spaces.Box:
         """``Box``: the price, and the total output of the step before if it is published."""
         return self.observation_spaces[agent]
 
-    def action_space(self, agent: str) -> Any:
+    def action_space(self, agent: str) -> gymnasium.spaces.Box:
         """``Box`` [1]: a quantity in [0, q_max]."""
         return self.action_spaces[agent]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Floats], Any]:
+    def reset(
+        self, seed: int | None = None, options: dict[str, float] | None = None
+    ) -> tuple[dict[str, Floats], dict[str, dict[str, float]]]:
         """Start at the price a/2, or at ``options={"price": p}``; returns (observations, infos) by agent."""
         if seed is None:
             chosen = int(self.rng.integers(2**31))
@@ -56,7 +57,9 @@ class CournotMarket(ParallelEnv[str, Floats, Floats]):
         self.output, self.steps, self.agents = 0.0, 0, list(self.possible_agents)
         return self._see(), {a: {} for a in self.agents}
 
-    def step(self, actions: dict[str, Floats]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(
+        self, actions: dict[str, Floats]
+    ) -> tuple[dict[str, Floats], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, float]]]:
         """Observations, rewards (profits), terminations, truncations, infos (``consumer`` surplus and ``hhi`` of the
         step). ``ConfigError`` if a firm's quantity is missing or outside [0, q_max]."""
         if not self.agents:

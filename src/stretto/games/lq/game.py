@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, discount, index_in
+from stretto.tabular.arguments import array, discount, index_in
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class LQGame:
         B = tuple(array("LQGame", f"B[{j}]", b, (n, None)) for j, b in enumerate(self.B))
         m = sum(b.shape[1] for b in B)
         shapes = {"Q": (n, n), "S": (n, m), "R": (m, m)}
-        checked = {name: self._each(name, getattr(self, name), len(B), shape) for name, shape in shapes.items()}
+        checked = {name: self._each(name, getattr(self, name), [shape] * len(B)) for name, shape in shapes.items()}
         for name in ("Q", "R"):
             checked[name] = tuple((x + x.T) / 2 for x in checked[name])
         for name, value in {"A": A, "B": B, **checked, "gamma": discount("LQGame", self.gamma)}.items():
@@ -66,19 +67,17 @@ class LQGame:
         noise = np.zeros((n, 0)) if self.noise is None else array("LQGame", "noise", self.noise, (n, None))
         object.__setattr__(self, "noise", noise)
         if self.own is not None:
-            own = tuple(
-                array("LQGame", f"own[{i}]", c, (2 * n + b.shape[1],) * 2)
-                for i, (c, b) in enumerate(zip(self._each("own", self.own, len(B)), B, strict=True))
-            )
+            own = self._each("own", self.own, [(2 * n + b.shape[1],) * 2 for b in B])
             object.__setattr__(self, "own", own)
 
     @staticmethod
-    def _each(name: str, values: Any, players: int, shape: tuple[int, int] | None = None) -> tuple[Any, ...]:
-        if len(values) != players:
-            raise ConfigError(f"LQGame: {name} has {len(values)} matrices, but B has {players} players; give each one")
-        return tuple(values) if shape is None else tuple(
-            array("LQGame", f"{name}[{i}]", x, shape) for i, x in enumerate(values)
-        )  # fmt: skip
+    def _each(name: str, values: Sequence[ArrayLike], shapes: Sequence[tuple[int, int]]) -> tuple[Floats, ...]:
+        if len(values) != len(shapes):
+            raise ConfigError(
+                f"LQGame: {name} has {len(values)} matrices, but B has {len(shapes)} players; give each one"
+            )
+        pairs = zip(values, shapes, strict=True)
+        return tuple(array("LQGame", f"{name}[{i}]", x, shape) for i, (x, shape) in enumerate(pairs))
 
     @property
     def players(self) -> int:
@@ -91,7 +90,7 @@ class LQGame:
         start = sum(b.shape[1] for b in self.B[:player])
         return slice(start, start + self.B[player].shape[1])
 
-    def gains(self, gains: Sequence[Any], where: str = "gains") -> tuple[Floats, ...]:
+    def gains(self, gains: Sequence[ArrayLike], where: str = "gains") -> tuple[Floats, ...]:
         """``gains``, one K_j [m_j, n] a player, as float64 arrays of the right shapes; else ``ConfigError``, which
         names ``where``."""
         if len(gains) != self.players:
@@ -101,7 +100,7 @@ class LQGame:
             array(where, f"gains[{j}]", K, (b.shape[1], n)) for j, (K, b) in enumerate(zip(gains, self.B, strict=True))
         )
 
-    def face(self, gains: Sequence[Any], player: int) -> Regulator:
+    def face(self, gains: Sequence[ArrayLike], player: int) -> Regulator:
         """What ``player`` faces while the others keep u_j = -K_j x (its own gain in ``gains`` doesn't matter)."""
         checked = self.gains(gains, "LQGame.face")
         others = np.vstack(checked)  # u = -others x
@@ -117,12 +116,14 @@ class LQGame:
             self.gamma,
         )
 
-    def closed_loop(self, gains: Sequence[Any]) -> Floats:
+    def closed_loop(self, gains: Sequence[ArrayLike]) -> Floats:
         """The matrix A - sum_j B_j K_j [n, n] that moves the state when all players follow u_j = -K_j x."""
         return np.asarray(self.A - np.hstack(self.B) @ np.vstack(self.gains(gains, "LQGame.closed_loop")))
 
 
-def from_own_costs(A: Any, B: Sequence[Any], own: Sequence[Any], gamma: float, noise: Any | None = None) -> LQGame:
+def from_own_costs(
+    A: ArrayLike, B: Sequence[ArrayLike], own: Sequence[ArrayLike], gamma: float, noise: Floats | None = None
+) -> LQGame:
     """A game in which player i pays z'C_i z, z = (x, u_i, x'): of the others it feels only what they do to x'. So it
     can work out its cost from a model of x' in x and u_i. ``own``: the C_i [2n + m_i, 2n + m_i], symmetrised. The
     constant that noise adds to a cost on x' is left out (no policy changes it)."""

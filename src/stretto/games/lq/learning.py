@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.lq.game import LQGame, own_regulator
 from stretto.games.lq.market import ACTION, EXPLORE, NOISE, RING, Clock, checkpoints_of, frozen_of, gaps_of
 from stretto.games.lq.riccati import riccati
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, distinct_seeds, number
+from stretto.tabular.arguments import array, distinct_seeds, number
 from stretto.tabular.counter import key, normals, uniforms
 
 Bounds = Callable[[Floats, Floats], tuple[Floats, Floats]]
@@ -29,18 +30,20 @@ class Path:
     (A, B) of each; ``costs`` [players]: mean cost a step; ``state`` [n]: the last one; ``kept``: updates whose
     Riccati equation had no solution, so that the player kept its gain."""
 
-    checkpoints: Any
+    checkpoints: Ints
     gains: list[tuple[Floats, ...]]
     models: list[tuple[Floats, Floats]]
     costs: Floats
     state: Floats
     kept: int
 
-    def errors(self, target: Sequence[Any]) -> Floats:
+    def errors(self, target: Sequence[ArrayLike]) -> Floats:
         """Largest distance [checkpoints] of any gain from ``target`` (one [m_i, n] a player)."""
         if len(target) != len(self.models):
             raise ConfigError(f"Path.errors: target has {len(target)} gains for {len(self.models)} players")
-        return np.array([max(np.abs(K - T).max() for K, T in zip(at, target, strict=True)) for at in self.gains])
+        return np.array(
+            [max(np.abs(K - np.asarray(T)).max() for K, T in zip(at, target, strict=True)) for at in self.gains]
+        )
 
 
 class Player:
@@ -90,15 +93,15 @@ def iterated_least_squares(
     game: LQGame,
     steps: int,
     seed: int,
-    start: Any,
-    gains: Sequence[Any] | None = None,
+    start: ArrayLike,
+    gains: Sequence[ArrayLike] | None = None,
     *,
-    width: float | Sequence[Any] = 1.0,
-    exploration: Any = 0.5,
+    width: float | Sequence[ArrayLike] = 1.0,
+    exploration: ArrayLike = 0.5,
     periods: Sequence[int] = (50,),
     clock: Clock = "fixed",
     forget: float = 1.0,
-    published: Sequence[Any] | None = None,
+    published: Sequence[ArrayLike] | None = None,
     bounds: Bounds | None = None,
     limits: tuple[float, float] | None = None,
     warmup: int = 30,
@@ -186,18 +189,19 @@ def _limits(where: str, limits: tuple[float, float] | None) -> tuple[float, floa
     return low, high
 
 
-def _spread(where: str, width: Any, game: LQGame) -> list[Floats]:
-    if np.ndim(width) == 0:
-        return [np.full(b.shape[1], number(where, "width", width, above=0)) for b in game.B]
-    if len(width) != game.players:
-        raise ConfigError(f"{where}: width has {len(width)} entries for {game.players} players")
-    each = [array(where, f"width[{j}]", w, (b.shape[1],)) for j, (w, b) in enumerate(zip(width, game.B, strict=True))]
+def _spread(where: str, width: float | Sequence[ArrayLike], game: LQGame) -> list[Floats]:
+    given = width.tolist() if isinstance(width, np.ndarray) else width
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        return [np.full(b.shape[1], number(where, "width", given, above=0)) for b in game.B]
+    if len(given) != game.players:
+        raise ConfigError(f"{where}: width has {len(given)} entries for {game.players} players")
+    each = [array(where, f"width[{j}]", w, (b.shape[1],)) for j, (w, b) in enumerate(zip(given, game.B, strict=True))]
     if any((w < 0).any() for w in each):
         raise ConfigError(f"{where}: width holds a negative number")
     return each
 
 
-def _rates(where: str, exploration: Any, steps: int, warmup: int) -> Floats:
+def _rates(where: str, exploration: ArrayLike, steps: int, warmup: int) -> Floats:
     if np.ndim(exploration) == 0:
         t = np.maximum(np.arange(steps, dtype=float), 1)
         rates = np.minimum(1.0, t ** -number(where, "exploration", exploration, 0))
@@ -209,7 +213,7 @@ def _rates(where: str, exploration: Any, steps: int, warmup: int) -> Floats:
     return rates
 
 
-def _published(where: str, published: Sequence[Any], game: LQGame) -> list[Floats]:
+def _published(where: str, published: Sequence[ArrayLike], game: LQGame) -> list[Floats]:
     if len(published) != game.players:
         raise ConfigError(f"{where}: published has {len(published)} matrices for {game.players} players")
     rows = len(np.atleast_2d(published[0]))

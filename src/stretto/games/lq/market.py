@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.lq.cournot import Cournot, nash_gains
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, number
+from stretto.tabular.arguments import array, number
 
 Clock = Literal["fixed", "poisson", "geometric"]
 Memory = Literal["all", "forget", "doubling"]
@@ -63,7 +65,7 @@ class Learners:
         gaps_of(where, periods, self.clock, len(periods))
         object.__setattr__(self, "periods", tuple(int(x) for x in periods))
 
-    def gaps(self, firms: int) -> tuple[Any, Floats]:
+    def gaps(self, firms: int) -> tuple[Ints, Floats]:
         """When ``firms`` firms update: ``gaps_of`` these periods and this clock."""
         return gaps_of("Learners", self.periods, self.clock, firms)
 
@@ -84,13 +86,13 @@ class Learned:
     equation had no solution, so that the firm kept its gain."""
 
     model: Cournot
-    checkpoints: Any
+    checkpoints: Ints
     gains: Floats
     profits: Floats
     consumer: Floats
     hhi: Floats
     price: Floats
-    kept: Any
+    kept: Ints
 
     @property
     def profit(self) -> Floats:
@@ -102,7 +104,7 @@ class Learned:
         """Total surplus, industry profit plus consumer surplus, mean per step [seeds]."""
         return np.asarray(self.profit + self.consumer)
 
-    def errors(self, target: Any | None = None) -> Floats:
+    def errors(self, target: ArrayLike | None = None) -> Floats:
         """Largest distance [seeds, checkpoints] of a gain from ``target`` [firms, 2] (None: the Nash equilibrium)."""
         goal = (
             nash_gains(self.model)
@@ -112,7 +114,7 @@ class Learned:
         return np.asarray(np.abs(self.gains - goal).max((2, 3)))
 
 
-def checkpoints_of(where: str, steps: Any, checkpoints: Sequence[int] | None) -> tuple[int, Any]:
+def checkpoints_of(where: str, steps: int, checkpoints: Sequence[int] | None) -> tuple[int, Ints]:
     """``steps`` as a whole number and increasing ``checkpoints`` within 1..steps (None: the last step)."""
     count = int(number(where, "steps", steps, 1, whole=True))
     try:
@@ -126,7 +128,7 @@ def checkpoints_of(where: str, steps: Any, checkpoints: Sequence[int] | None) ->
     return count, marks.astype(np.int64)
 
 
-def frozen_of(where: str, frozen: Any, players: int) -> list[int]:
+def frozen_of(where: str, frozen: Sequence[int], players: int) -> list[int]:
     """``frozen`` as players of 0 .. ``players`` - 1; ``ConfigError`` if one isn't."""
     given = array(where, "frozen", frozen, (None,)).tolist()
     if any(i not in range(players) for i in given):
@@ -134,7 +136,7 @@ def frozen_of(where: str, frozen: Any, players: int) -> list[int]:
     return [int(i) for i in given]
 
 
-def gaps_of(where: str, periods: Sequence[int], clock: Clock, players: int) -> tuple[Any, Floats]:
+def gaps_of(where: str, periods: Sequence[int], clock: Clock, players: int) -> tuple[Ints, Floats]:
     """Periods int64 [players] (0 where random), and the chance [players] that a random clock rings in a step.
     ``ConfigError``: an unknown clock, a period below 1, neither one period nor one a player."""
     if clock not in ("fixed", "poisson", "geometric"):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from stretto.data.arrays import Floats
 from stretto.games.lq.game import LQGame
 from stretto.games.lq.riccati import Equilibrium
 from stretto.kernel.errors import ConfigError
@@ -31,7 +30,7 @@ def quantecon_nash(game: LQGame, tol: float = 1e-8, limit: int = 1000) -> Equili
         raise ConfigError(f"{where}: quantecon isn't installed; pip install quantecon") from None
     R1, R2 = game.R
     try:
-        found: Any = nnash(
+        found: tuple[Floats, ...] = nnash(
             game.A, *game.B, *game.Q, R1[first, first], R2[second, second], R1[second, second], R2[first, first],
             game.S[0][:, first], game.S[1][:, second], R1[second, first], R2[first, second],
             beta=game.gamma, tol=tol, max_iter=rounds,

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError, solve_discrete_are, solve_discrete_lyapunov
 
+from stretto.data.arrays import Floats
 from stretto.games.lq.game import LQGame, Regulator
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, index_in, number
+from stretto.tabular.arguments import array, index_in, number
 
 Route = Literal["recursion", "dare"]
 _TINY, _HUGE = 1e-12, 1e100
@@ -102,14 +104,14 @@ def _dare(problem: Regulator) -> Solution:
     return Solution(riccati_step(problem, P).K, P)
 
 
-def best_response(game: LQGame, gains: Sequence[Any], player: int, route: Route = "dare") -> Solution:
+def best_response(game: LQGame, gains: Sequence[ArrayLike], player: int, route: Route = "dare") -> Solution:
     """What ``player`` does best while the others keep ``gains`` (one K [m_j, n] a player; its own is ignored)."""
     return riccati(game.face(gains, player), route)
 
 
 def nash(
     game: LQGame,
-    start: Sequence[Any] | None = None,
+    start: Sequence[ArrayLike] | None = None,
     tol: float = 1e-12,
     limit: int = 1000,
     damping: float = 1.0,
@@ -153,7 +155,7 @@ def nash_residual(game: LQGame, found: Equilibrium) -> float:
     return worst
 
 
-def policy_costs(game: LQGame, gains: Sequence[Any]) -> tuple[Floats, ...]:
+def policy_costs(game: LQGame, gains: Sequence[ArrayLike]) -> tuple[Floats, ...]:
     """One P_i [n, n] a player: x'P_i x is its discounted cost from x under any linear ``gains``, but for the noise.
     ``ConfigError`` if sqrt(gamma) times the closed loop isn't stable."""
     checked = game.gains(gains, "policy_costs")
@@ -169,7 +171,7 @@ def policy_costs(game: LQGame, gains: Sequence[Any]) -> tuple[Floats, ...]:
     return tuple(out)
 
 
-def discounted_cost(game: LQGame, gains: Sequence[Any], start: Any) -> Floats:
+def discounted_cost(game: LQGame, gains: Sequence[ArrayLike], start: ArrayLike) -> Floats:
     """Expected discounted cost of each player [players] from state ``start`` [n], noise included: x'Px +
     gamma/(1-gamma) tr(P W), W = noise noise'."""
     x = array("discounted_cost", "start", start, (len(game.A),))
@@ -179,7 +181,9 @@ def discounted_cost(game: LQGame, gains: Sequence[Any], start: Any) -> Floats:
     return np.array([x @ P @ x + rest * np.trace(P @ W) for P in policy_costs(game, gains)])
 
 
-def deviation_gain(game: LQGame, gains: Sequence[Any], player: int, start: Any, size: float = 1e-3) -> float:
+def deviation_gain(
+    game: LQGame, gains: Sequence[ArrayLike], player: int, start: ArrayLike, size: float = 1e-3
+) -> float:
     """The most that ``player`` saves from state ``start`` [n] by a small change of its own gain: +- ``size`` in each
     entry and each pair of entries. At an equilibrium it's below 0, of the order of size squared."""
     checked = game.gains(gains, "deviation_gain")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.games.markov import MarkovGame
 from stretto.tabular.mdp import GAIN
-
-Floats = NDArray[np.float64]
 
 
 def own_apart(game: MarkovGame, player: int, table: Floats) -> Floats:

@@ -7,13 +7,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.markov import MarkovGame
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number, probabilities
 
-Floats = NDArray[np.float64]
 MAX_JOINT = 2_000_000
 """Largest [S, J, S] table that is built; more players: ``stretto.games.potential.many``."""
 
@@ -73,7 +73,7 @@ def congestion_game(
     return Congestion(game, potential, c, p)
 
 
-def digits(count: int, bases: tuple[int, ...]) -> NDArray[np.int64]:
+def digits(count: int, bases: tuple[int, ...]) -> Ints:
     """The numbers 0 .. count-1 in mixed ``bases``, slowest first: [count, len(bases)]."""
     if math.prod(bases) != count:
         raise ConfigError(f"digits: bases {bases} enumerate {math.prod(bases)} numbers, not {count}")

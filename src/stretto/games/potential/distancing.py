@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Ints
 from stretto.games.markov import MarkovGame
 from stretto.games.potential.congestion import PotentialGame, digits
 from stretto.kernel.errors import ConfigError
@@ -29,7 +30,7 @@ def distancing(players: int = 8, weights: ArrayLike = WEIGHTS, penalty: float = 
     if len(w) ** players > MAX_JOINT:
         raise ConfigError(f"distancing: {len(w)}^{players} joint actions are too many for a table; fewer players")
     a = digits(len(w) ** players, (len(w),) * players)
-    loads: NDArray[np.int64] = np.stack([(a == k).sum(1) for k in range(len(w))], axis=1)  # [J, K]
+    loads: Ints = np.stack([(a == k).sum(1) for k in range(len(w))], axis=1)  # [J, K]
     joint = np.arange(len(a))
     bad = np.stack([loads.max(1) > players / 2, loads.max(1) > players / 4])  # [S, J]
     transitions = np.stack([~bad, bad], axis=-1).astype(float)

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.markov import MarkovGame, Policies
 from stretto.games.potential.npg import check_floor
 from stretto.games.potential.play import (
@@ -40,8 +41,6 @@ from stretto.games.potential.projection import kl_project, project_row
 from stretto.tabular.arguments import distinct_seeds, number, probabilities
 from stretto.tabular.counter import key, normal, uniform
 from stretto.tabular.sampling import alias_sample
-
-Floats = NDArray[np.float64]
 
 
 def learn_episodic(
@@ -71,7 +70,7 @@ def learn_episodic(
 
 def estimate_q(
     game: MarkovGame, policies: Policies, rollouts: int, seed: int, noise: float = 0.0
-) -> tuple[list[Floats], list[Floats], NDArray[np.int64]]:
+) -> tuple[list[Floats], list[Floats], Ints]:
     """One round's estimates under ``policies``: Qhat_i [S, A_i] a player (0 where no rollout started), their standard
     errors, and the number of starts [S]."""
     _check("estimate_q", game, 1, rollouts, 1.0, 0.0, noise)
@@ -90,7 +89,7 @@ def estimate_q(
 @njit(cache=True, nogil=True)
 def _run(
     game: Tables, pi: Floats, rounds: int, rollouts: int, eta: float, floor: float, noise: float, seed: int,
-    times: NDArray[np.int64], out: Floats,
+    times: Ints, out: Floats,
 ) -> None:  # fmt: skip
     players, states, _ = pi.shape
     sums, squares, starts = np.zeros(pi.shape), np.zeros(pi.shape), np.zeros(states, np.int64)
@@ -119,7 +118,7 @@ def _run(
 @njit(cache=True)
 def _round(
     game: Tables, pi: Floats, rollouts: int, noise: float, seed: int, rollout: int, slot: int, sums: Floats,
-    squares: Floats, starts: NDArray[np.int64],
+    squares: Floats, starts: Ints,
 ) -> int:  # fmt: skip
     """Add up G_i / pi_i and its square by start; ``rollout`` and ``slot`` count those of the rounds before."""
     players, states, _ = pi.shape

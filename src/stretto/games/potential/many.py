@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.potential.jobs import machine_costs, machine_transitions
 from stretto.games.potential.online import SET_2, Schedule, update_row
 from stretto.games.potential.play import ACTIONS, MOVES, STOP, pick
@@ -19,7 +20,6 @@ from stretto.tabular.counter import key, uniform
 from stretto.tabular.mdp import MDP, deterministic, policy_iteration
 from stretto.tabular.sampling import alias_sample, alias_table
 
-Floats = NDArray[np.float64]
 LONGEST = 1 << 20
 """Random numbers set aside for each rollout."""
 
@@ -28,7 +28,7 @@ class _Tables(NamedTuple):
     columns: Floats
     bits: int
     costs: Floats
-    level: NDArray[np.int64]
+    level: Ints
     levels: int
     gamma: float
 
@@ -41,7 +41,7 @@ class Crowd:
 
     costs: Floats
     transitions: Floats
-    level: NDArray[np.int64]
+    level: Ints
     gamma: float
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ def crowd_gap(
 
 @njit(cache=True)
 def _slot(
-    game: _Tables, pi: Floats, z: NDArray[np.int64], last: NDArray[np.int64], seen: NDArray[np.int64], paid: Floats,
+    game: _Tables, pi: Floats, z: Ints, last: Ints, seen: Ints, paid: Floats,
     choose: np.uint64, move: np.uint64, at: int,
 ) -> None:  # fmt: skip
     """All players draw, pay and see what follows: ``z``, ``last`` and ``seen`` (observations) move on in place."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.games.markov import MarkovGame, Policies, uniform_policies, values
 from stretto.games.potential.projection import kl_project
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
-
-Floats = NDArray[np.float64]
 
 
 def check_floor(where: str, game: MarkovGame, floor: float) -> float:

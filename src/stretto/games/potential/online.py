@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.markov import MarkovGame
 from stretto.games.potential.npg import check_floor
 from stretto.games.potential.play import (
@@ -38,8 +39,6 @@ from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import distinct_seeds, number
 from stretto.tabular.counter import key, normal, normals, uniform, uniforms
 from stretto.tabular.sampling import alias_sample
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def learn_online(
 @njit(cache=True, nogil=True)
 def _run(
     game: Tables, pi: Floats, rates: Floats, noise: float, steps: int, state: int, seed: int,
-    times: NDArray[np.int64], out: Floats,
+    times: Ints, out: Floats,
 ) -> None:  # fmt: skip
     players, states, most = pi.shape
     joint_actions = game.costs.shape[0] // states

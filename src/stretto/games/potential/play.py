@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.markov import MarkovGame
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.sampling import alias_table
 from stretto.tabular.slopes import log_spaced
 from stretto.tabular.threads import start_threads
 
-Floats = NDArray[np.float64]
 ACTIONS, MOVES, NOISE, STOP, START = 0, 1, 2, 3, 4
 """Streams of random draws (``stretto.tabular.counter``)."""
 
@@ -32,8 +32,8 @@ class Tables(NamedTuple):
     start_columns: Floats
     start_bits: int
     costs: Floats
-    actions: NDArray[np.int64]
-    strides: NDArray[np.int64]
+    actions: Ints
+    strides: Ints
     gamma: float
 
 
@@ -51,7 +51,7 @@ class Run:
     """Policies at ``times`` [K] (steps or rounds done) of each seed: ``policies`` [seeds, K, N, S, A], A the largest
     number of actions (further entries are 0). ``at(seed, k)`` gives them one array [S, A_i] a player."""
 
-    times: NDArray[np.int64]
+    times: Ints
     policies: Floats
     actions: tuple[int, ...]
 
@@ -60,12 +60,12 @@ class Run:
         return [self.policies[run, k, i, :, :a] for i, a in enumerate(self.actions)]
 
 
-def log_times(last: int, points: int = 41) -> NDArray[np.int64]:
+def log_times(last: int, points: int = 41) -> Ints:
     """0, then ``points`` whole numbers spaced evenly on a logarithmic axis from 1 to ``last`` (equal ones once)."""
     return np.concatenate([[0], log_spaced(max(last, 1), points)])
 
 
-def checked_times(where: str, times: ArrayLike | None, last: int) -> NDArray[np.int64]:
+def checked_times(where: str, times: ArrayLike | None, last: int) -> Ints:
     """``times`` (None: ``log_times``) as int64; ``ConfigError`` unless increasing within 0 .. ``last``."""
     out = log_times(last) if times is None else np.atleast_1d(np.asarray(times, np.int64))
     if out.ndim != 1 or len(out) == 0 or (np.diff(out) <= 0).any() or out[0] < 0 or out[-1] > last:
@@ -81,7 +81,7 @@ def padded(game: MarkovGame) -> Floats:
     return out
 
 
-def each_seed(run: Callable[[int, Floats], object], seeds: NDArray[np.int64], out: Floats) -> None:
+def each_seed(run: Callable[[int, Floats], object], seeds: Ints, out: Floats) -> None:
     """``run(seed, out[k])`` for each seed, as many at a time as Numba may use threads. ``run`` calls a compiled loop
     that releases the interpreter; seeds share nothing, so the results can't depend on the threads. (A prange around
     the loop does the same and doubles its compilation.)"""

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.markov import MarkovGame, Policies, values
 from stretto.games.potential.batch import best_values, own_apart
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 
-Floats = NDArray[np.float64]
 _CHUNK = 4096
 
 
@@ -98,7 +98,7 @@ def alpha_sampled(
     return largest
 
 
-def _chunks(others: int, states: int) -> Iterator[NDArray[np.int64]]:
+def _chunks(others: int, states: int) -> Iterator[Ints]:
     """All maps from states to the others' joint actions, [B, S] at a time."""
     for first in range(0, others**states, _CHUNK):
         numbers = np.arange(first, min(first + _CHUNK, others**states))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 
 
-def kl_project(q: ArrayLike, floor: float) -> NDArray[np.float64]:
+def kl_project(q: ArrayLike, floor: float) -> Floats:
     """argmin KL(p || q) over the simplex with p >= ``floor``: p = max(floor, c q), with the one c for which p sums to
     one. ``q`` [..., A]: nonnegative weights, each row with a positive sum (need not be one). ``ConfigError`` for a
     floor below 0 or above 1/A, or for such weights that no projection exists."""
@@ -26,7 +27,7 @@ def kl_project(q: ArrayLike, floor: float) -> NDArray[np.float64]:
 
 
 @njit(cache=True)
-def project_row(p: NDArray[np.float64], i: int, s: int, count: int, floor: float) -> None:
+def project_row(p: Floats, i: int, s: int, count: int, floor: float) -> None:
     """Project the weights p[i, s, :count] in place. All coordinates start active; active ones are scaled to what the
     floors of the others leave; those that fall below the floor become inactive (marked by -1), until none does."""
     inactive = 0
@@ -50,6 +51,6 @@ def project_row(p: NDArray[np.float64], i: int, s: int, count: int, floor: float
 
 
 @njit(cache=True)
-def _project(p: NDArray[np.float64], floor: float) -> None:
+def _project(p: Floats, floor: float) -> None:
     for row in range(p.shape[1]):
         project_row(p, 0, row, p.shape[2], floor)

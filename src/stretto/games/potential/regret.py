@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.games.markov import MarkovGame
 from stretto.games.potential.batch import nash_gaps
 from stretto.games.potential.play import Run
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array
-
-Floats = NDArray[np.float64]
 
 
 def gaps_along(game: MarkovGame, run: Run) -> Floats:

@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+import numpy as np
 from numba import njit
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.pricing.engine import Clocks
 
 
@@ -28,7 +29,7 @@ def gap_of(u: float, rate: float) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def accrue(flow: Any, kept: Any, profit: Any, gap: float, rho: float) -> None:
+def accrue(flow: Floats, kept: Floats, profit: Floats, gap: float, rho: float) -> None:
     """Adds a piece of constant profits to what both firms earned since their own events."""
     gone, left = -math.expm1(-rho * gap), math.exp(-rho * gap)
     for i in range(2):
@@ -37,14 +38,14 @@ def accrue(flow: Any, kept: Any, profit: Any, gap: float, rho: float) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def start(ring_t: Any, ring_x: Any, head: Any, read: Any, firm: int, x: float) -> None:
+def start(ring_t: Floats, ring_x: Floats, head: Ints, read: Ints, firm: int, x: float) -> None:
     """Begin ``firm``'s record of prices with ``x``, which was in force before all time."""
     ring_t[firm, 0], ring_x[firm, 0] = -math.inf, x
     head[firm] = read[firm] = 0
 
 
 @njit(cache=True, error_model="numpy")
-def latest(ring_t: Any, ring_x: Any, head: Any, read: Any, firm: int, t: float, delay: float) -> float:
+def latest(ring_t: Floats, ring_x: Floats, head: Ints, read: Ints, firm: int, t: float, delay: float) -> float:
     """What ``firm`` had set by t - delay; times may not decrease from call to call."""
     mask = ring_t.shape[1] - 1
     while read[firm] < head[firm] and ring_t[firm, (read[firm] + 1) & mask] + delay <= t:
@@ -53,7 +54,9 @@ def latest(ring_t: Any, ring_x: Any, head: Any, read: Any, firm: int, t: float, 
 
 
 @njit(cache=True, error_model="numpy")
-def push(ring_t: Any, ring_x: Any, head: Any, read: Any, firm: int, t: float, x: float, delay: float) -> bool:
+def push(
+    ring_t: Floats, ring_x: Floats, head: Ints, read: Ints, firm: int, t: float, x: float | np.float32, delay: float
+) -> bool:
     """``firm`` sets ``x`` at t. False if that overwrote what a rival may still see."""
     latest(ring_t, ring_x, head, read, firm, t, delay)
     head[firm] += 1

@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stretto.data.arrays import Floats, Ints, Singles
 from stretto.games.pricing.clockwork import capacity
 from stretto.games.pricing.ddpg_kernel import train_pair
 from stretto.games.pricing.engine import SEED_END, Clocks, Policy, box_of
-from stretto.games.pricing.logit import Floats, Market
-from stretto.games.pricing.networks import Singles, evaluate, he, size
+from stretto.games.pricing.logit import Market
+from stretto.games.pricing.networks import evaluate, he, size
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, distinct_seeds, index_in, number, of_type
 from stretto.tabular.counter import key
@@ -94,7 +95,7 @@ class Trained:
     trace: Floats
     movers: NDArray[np.int8]
     said: Singles
-    ended: NDArray[np.int64]
+    ended: Ints
 
     @property
     def delta(self) -> Floats:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats, Ints, Singles
 from stretto.games.pricing.clockwork import accrue, gap_of, latest, push, start
 from stretto.games.pricing.engine import GAPS, MOVERS
 from stretto.games.pricing.logit import profit_flows
@@ -16,12 +17,19 @@ from stretto.tabular.counter import key, normal, uniform
 
 WARM, NOISE, BATCH, INIT = 84, 85, 86, 87  # streams of the counter
 RUNAWAY = 1e6
+Sellers = tuple[Floats, Floats, float, float, float, float]
+"""Qualities, costs, outside good, mu; the lowest profit and its range."""
+Timing = tuple[float, float, float, bool, int]
+"""Rate, latency, rho, whether all move at once, entries of a ring."""
+Rates = tuple[float, ...]
+"""The price box, the actor's and the critic's rate, softness of the targets, first and last noise."""
 
 
 @njit(cache=True, error_model="numpy")
 def learn_once(
-    batch: Any, actor: Any, actor_t: Any, actor_m: Any, actor_v: Any, critics: Any, critics_t: Any, critics_m: Any,
-    critics_v: Any, step: int, actor_lr: float, critic_lr: float, soft: float, space: Any, said: Any,
+    batch: Singles, actor: Singles, actor_t: Singles, actor_m: Singles, actor_v: Singles, critics: Singles,
+    critics_t: Singles, critics_m: Singles, critics_v: Singles, step: int, actor_lr: float, critic_lr: float,
+    soft: float, space: tuple[Singles, ...], said: Singles,
 ) -> None:  # fmt: skip
     """One update of one firm from ``batch`` [B, 7] (own, rival, action, reward, factor, next own, next rival).
     ``critics`` [C, size]; with two the target is the smaller one's (TD3). ``said``: largest |Q|, largest |target|,
@@ -73,7 +81,7 @@ def learn_once(
 
 
 @njit(cache=True, error_model="numpy")
-def workspace(rows: int, hidden: int, size_a: int, size_c: int) -> Any:
+def workspace(rows: int, hidden: int, size_a: int, size_c: int) -> tuple[Singles, ...]:
     """Scratch arrays of ``learn_once``, allocated once for batches of ``rows`` and networks of ``hidden`` units."""
     f, deep = np.float32, (rows, hidden)
     return (
@@ -85,8 +93,9 @@ def workspace(rows: int, hidden: int, size_a: int, size_c: int) -> Any:
 
 @njit(cache=True, error_model="numpy", nogil=True)
 def train_pair(
-    seed: int, actors: Any, critics: Any, middle: Any, trace: Any, movers: Any, said: Any, averages: Any, ended: Any,
-    order: Any, market: Any, clocks: Any, learner: Any, counts: Any,
+    seed: int, actors: Singles, critics: Singles, middle: Singles, trace: Floats, movers: NDArray[np.int8],
+    said: Singles, averages: Floats, ended: Ints, order: Ints, market: Sellers, clocks: Timing, learner: Rates,
+    counts: tuple[int, int, int, int, int, int, int],
 ) -> None:  # fmt: skip
     """One pair of sellers. ``actors``, ``critics``: parameters, targets, Adam's two moments, [4, 2, ..]; the other
     arrays as in ``ddpg.Trained``. Holds no lock of Python's, so that pairs run side by side in threads."""

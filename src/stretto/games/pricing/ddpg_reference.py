@@ -3,17 +3,16 @@ draws. Agrees with the compiled loop up to float32 rounding. Slow; for tests and
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stretto.data.arrays import Floats, Singles
 from stretto.games.pricing.ddpg import DDPG, check_pair, fresh
 from stretto.games.pricing.ddpg_kernel import BATCH, NOISE, WARM
 from stretto.games.pricing.engine import Clocks, Engine
-from stretto.games.pricing.logit import Floats, Market
-from stretto.games.pricing.networks import Singles, layers
+from stretto.games.pricing.logit import Market
+from stretto.games.pricing.networks import layers
 from stretto.tabular.counter import key, normal, uniform
 
 
@@ -48,7 +47,8 @@ class _Firm:
         with torch.no_grad():
             following = torch.cat([then, torch.tanh(self.actor_t(then))], 1)
             target = reward + factor * torch.stack([c(following) for c in self.critics_t]).amin(0)
-        loss: Any = sum(((c(torch.cat([now, action], 1)) - target) ** 2).mean() for c in self.critics)
+        misses = [c(torch.cat([now, action], 1)) - target for c in self.critics]
+        loss = sum([(miss**2).mean() for miss in misses], torch.zeros(()))
         self.by_critic.zero_grad()
         loss.backward()
         self.by_critic.step()

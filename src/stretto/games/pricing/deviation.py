@@ -13,13 +13,13 @@ where play goes says "not an equilibrium". Policies are rounded to the grid, the
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.pricing.engine import Clocks
-from stretto.games.pricing.logit import Floats, Market
+from stretto.games.pricing.logit import Market
 from stretto.games.pricing.tabular import profit_table
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, increasing, index_in, of_type
@@ -28,14 +28,14 @@ _SETTLE, _AVERAGE, _TOLERANCE = 2000, 1000, 1e-11
 _SHORTEST = 1e-5  # rho / rate: value iteration takes about 25 rate / rho steps
 
 
-def to_grid(grid: ArrayLike, prices: ArrayLike) -> NDArray[np.int64]:
+def to_grid(grid: ArrayLike, prices: ArrayLike) -> Ints:
     """Places of the grid prices nearest to ``prices`` [...]; ``grid`` [G] increases."""
     g = increasing("to_grid", "grid", grid, 1)
     return np.asarray(np.searchsorted((g[1:] + g[:-1]) / 2, array("to_grid", "prices", prices)))
 
 
 def deviation(
-    market: Market, clocks: Clocks, grid: ArrayLike, policies: Any, start: ArrayLike
+    market: Market, clocks: Clocks, grid: ArrayLike, policies: ArrayLike, start: ArrayLike
 ) -> tuple[Floats, Floats]:
     """Gain of the best response over the firm's own policy [2], in normalised flow profit / (pi_M - pi_B), weighted by
     the prices that play visits in the long run from ``start`` [2] (numbers of prices), and the value of own play [2].
@@ -68,7 +68,7 @@ def deviation(
     return gains, values
 
 
-def _solve(flow: Floats, own: NDArray[np.int64] | None, rival: NDArray[np.int64], clocks: Clocks) -> Floats:
+def _solve(flow: Floats, own: Ints | None, rival: Ints, clocks: Clocks) -> Floats:
     """Values W [own, rival] of the policy ``own``, of the best response if None."""
     rows, columns = np.indices(flow.shape)
     if clocks.synchronous:
@@ -88,7 +88,7 @@ def _solve(flow: Floats, own: NDArray[np.int64] | None, rival: NDArray[np.int64]
         value = new
 
 
-def _visits(phi: NDArray[np.int64], start: NDArray[np.int64], synchronous: bool) -> Floats:
+def _visits(phi: Ints, start: Ints, synchronous: bool) -> Floats:
     """Share of events after which prices (firm 0, firm 1) are in force, in the long run (a mean over many events, so
     cycles count, too)."""
     n = phi.shape[1]

@@ -18,18 +18,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.pricing.logit import Market
 from stretto.kernel.errors import ConfigError
 from stretto.tabular import counter
 from stretto.tabular.arguments import array, index_in, number, of_type
 from stretto.tabular.delay import DelayLine, Delays
 
-Floats = NDArray[np.float64]
 SEED_END, _LONGEST = 2.0**63, 1e6
 GAPS, MOVERS = 80, 81  # streams of the counter
 Policy = Callable[[Floats], float]
@@ -81,7 +80,7 @@ class Clocks:
         ticks = self.rate * self.delay
         return (max(1, math.ceil(ticks * (1 - 1e-9))) - 0.5) / self.rate
 
-    def order(self, firms: int) -> NDArray[np.int64]:
+    def order(self, firms: int) -> Ints:
         """``labels`` of ``firms`` firms as an int array [N]; 0 .. N-1 without labels. ``ConfigError`` if there are more
         or fewer labels."""
         firms = int(number("Clocks.order", "firms", firms, 1, whole=True))
@@ -173,23 +172,23 @@ class Trace:
     price that it ``set`` [T]; ``prices`` [T, N] in force after the move."""
 
     time: Floats
-    mover: NDArray[np.int64]
+    mover: Ints
     seen: Floats
     set: Floats
     prices: Floats
 
-    def own(self, firm: int) -> NDArray[np.int64]:
+    def own(self, firm: int) -> Ints:
         """Places in the trace [n] at which ``firm`` moved."""
         return np.flatnonzero(self.mover == index_in("Trace.own", "firm", firm, self.prices.shape[1]))
 
 
-def check_policies(where: str, policies: Any, firms: int) -> None:
+def check_policies(where: str, policies: object, firms: int) -> None:
     """Raise ``ConfigError`` unless ``policies`` holds one function for each of ``firms`` firms."""
     if not isinstance(policies, Sequence) or len(policies) != firms or not all(map(callable, policies)):
         raise ConfigError(f"{where}: policies must hold one function for each of {firms} firms")
 
 
-def box_of(where: str, box: Any) -> tuple[float, float]:
+def box_of(where: str, box: ArrayLike) -> tuple[float, float]:
     """``box`` as (lowest, highest price). ``ConfigError`` unless they rise, and lie within +-1e6."""
     low, high = array(where, "box", box, (2,))
     number(where, "box[0]", low, -1e6)
@@ -198,7 +197,7 @@ def box_of(where: str, box: Any) -> tuple[float, float]:
 
 
 def play(
-    engine: Engine, policies: Sequence[Policy], moves: int, force: Callable[[Turn, int], Any] | None = None
+    engine: Engine, policies: Sequence[Policy], moves: int, force: Callable[[Turn, int], float | None] | None = None
 ) -> Trace:
     """``moves`` moves (at least) of ``engine``, firm i by ``policies[i]``. ``force(turn, firm)`` gives a price that
     firm must set at this turn instead, or None. ``ConfigError`` if there isn't one policy a firm."""

@@ -14,17 +14,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import overload
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, index_in, number, of_type
 
-Floats = NDArray[np.float64]
 _XTOL, _STEPS = 1e-14, 10_000
 
 
@@ -84,7 +84,13 @@ class Market:
         """(pi_B, pi_M): a firm's mean profit per unit of time at the Bertrand and at the joint-monopoly prices."""
         return float(self.profit(self.bertrand).mean()), float(self.profit(self.monopoly).mean())
 
-    def collusion(self, profit: Any) -> Any:
+    @overload
+    def collusion(self, profit: float) -> float: ...
+
+    @overload
+    def collusion(self, profit: Sequence[float] | Floats) -> Floats: ...
+
+    def collusion(self, profit: ArrayLike) -> float | Floats:
         """Collusion index (profit - pi_B) / (pi_M - pi_B) of mean profit flows of a firm: 0 at Bertrand, 1 at the
         joint monopoly. Elementwise. ``ConfigError`` with one firm, where both are the same."""
         low, high = self.bounds
@@ -92,14 +98,14 @@ class Market:
             raise ConfigError("Market.collusion: quality names one firm; a collusion index needs at least two")
         if not high > low:
             raise ConfigError("Market.collusion: cost leaves no profit in float64, at Bertrand prices or as a monopoly")
-        given: Any
         try:
             given = np.asarray(profit)
         except ValueError:
-            given = np.asarray(None)
+            given = np.asarray("")
         if given.dtype.kind not in "iuf":
             raise ConfigError(f"Market.collusion: profit must be numbers; got {profit!r}")
-        return (given[()] - low) / (high - low)
+        found: float | Floats = (given[()] - low) / (high - low)
+        return found
 
 
 def bertrand(market: Market) -> Floats:
@@ -164,7 +170,7 @@ def best_response(market: Market, firm: int, prices: ArrayLike) -> float:
 
 
 @njit(cache=True)
-def profit_flows(prices: Any, quality: Any, cost: Any, outside: float, mu: float, out: Any) -> None:
+def profit_flows(prices: Floats, quality: Floats, cost: Floats, outside: float, mu: float, out: Floats) -> None:
     """Writes pi [N] at ``prices`` [N] into ``out``: ``Market.profit`` for compiled loops."""
     top = outside
     for i in range(prices.size):

@@ -8,15 +8,14 @@ rest are loops over contiguous rows, which the compiler turns into vector instru
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Singles
 from stretto.tabular.counter import normals
 
-Singles = NDArray[np.float32]
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 _TINY = np.float32(1e-30)  # moments below are zero: a decaying one would else end as a slow denormal
 _ZERO = np.float32(0)
@@ -47,7 +46,7 @@ def layers(theta: Singles, inputs: int, hidden: int) -> tuple[Singles, ...]:
     return w1.reshape(*lead, inputs, hidden), b1, w2.reshape(*lead, hidden, hidden), b2, w3, b3
 
 
-def evaluate(theta: Singles, x: Any) -> Singles:
+def evaluate(theta: Singles, x: ArrayLike) -> Singles:
     """Outputs [.., n] of networks ``theta`` [.., size] at ``x`` [.., n, K], before any squashing."""
     x = np.asarray(x, np.float32)
     inputs = x.shape[-1]
@@ -60,7 +59,7 @@ def evaluate(theta: Singles, x: Any) -> Singles:
 
 
 @njit(cache=True, error_model="numpy")
-def views(theta: Any, inputs: int, hidden: int) -> Any:
+def views(theta: Singles, inputs: int, hidden: int) -> tuple[Singles, Singles, Singles, Singles, Singles, Singles]:
     """``layers`` for compiled loops (b3 as an array of one). A loop that indexes a view from zero is compiled to vector
     instructions; one that adds an offset isn't, since the index might be negative."""
     ends = inputs * hidden, inputs * hidden + hidden
@@ -71,7 +70,7 @@ def views(theta: Any, inputs: int, hidden: int) -> Any:
 
 
 @njit(cache=True, error_model="numpy")
-def _rectify(h: Any, bias: Any) -> None:
+def _rectify(h: Singles, bias: Singles) -> None:
     """max(h + bias, 0) [B, H], in place."""
     for b in range(h.shape[0]):
         row = h[b]
@@ -81,7 +80,7 @@ def _rectify(h: Any, bias: Any) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def forward(theta: Any, x: Any, h1: Any, h2: Any, out: Any) -> None:
+def forward(theta: Singles, x: Singles, h1: Singles, h2: Singles, out: Singles) -> None:
     """Activations of both hidden layers [B, H] and the output [B] of a network at ``x`` [B, K]."""
     rows, inputs = x.shape
     hidden = h1.shape[1]
@@ -97,7 +96,9 @@ def forward(theta: Any, x: Any, h1: Any, h2: Any, out: Any) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def back_hidden(theta: Any, inputs: int, slope: Any, h1: Any, h2: Any, d1: Any, d2: Any, flip: Any) -> None:
+def back_hidden(
+    theta: Singles, inputs: int, slope: Singles, h1: Singles, h2: Singles, d1: Singles, d2: Singles, flip: Singles
+) -> None:
     """Slopes [B, H] at the inputs of both hidden layers, from ``slope`` [B] at the output. ``flip`` [H, H] is
     scratch: turning W2 over first costs less than a product with a transposed matrix."""
     rows, hidden = h1.shape
@@ -120,7 +121,7 @@ def back_hidden(theta: Any, inputs: int, slope: Any, h1: Any, h2: Any, d1: Any, 
 
 
 @njit(cache=True, error_model="numpy")
-def back_weights(grad: Any, x: Any, slope: Any, h1: Any, h2: Any, d1: Any, d2: Any) -> None:
+def back_weights(grad: Singles, x: Singles, slope: Singles, h1: Singles, h2: Singles, d1: Singles, d2: Singles) -> None:
     """Writes the gradient of sum_b slope_b out_b by the parameters into ``grad``, after ``back_hidden``."""
     rows, inputs = x.shape
     hidden = h1.shape[1]
@@ -139,7 +140,9 @@ def back_weights(grad: Any, x: Any, slope: Any, h1: Any, h2: Any, d1: Any, d2: A
 
 
 @njit(cache=True, error_model="numpy")
-def adam(theta: Any, grad: Any, m: Any, v: Any, step: int, rate: float, target: Any, soft: float) -> None:
+def adam(
+    theta: Singles, grad: Singles, m: Singles, v: Singles, step: int, rate: float, target: Singles, soft: float
+) -> None:
     """One step (number ``step`` = 1, 2, ..) of Adam (Kingma and Ba 2015, with PyTorch's eps outside the root), then
     ``target`` += soft (theta - target)."""
     b1, b2 = np.float32(BETA1), np.float32(BETA2)

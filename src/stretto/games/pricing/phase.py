@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stretto.data.arrays import Floats
 from stretto.games.pricing.ddpg import DDPG, train
 from stretto.games.pricing.detector import divergences
 from stretto.games.pricing.engine import Clocks
-from stretto.games.pricing.logit import Floats, Market
+from stretto.games.pricing.logit import Market
 from stretto.games.pricing.tabular import QLearning, learn
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, of_type

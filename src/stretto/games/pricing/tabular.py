@@ -15,15 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import njit, prange
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Bools, Floats, Ints
 from stretto.games.pricing.clockwork import accrue, capacity, gap_of, latest, push, start
 from stretto.games.pricing.engine import GAPS, MOVERS, Clocks
-from stretto.games.pricing.logit import Floats, Market
+from stretto.games.pricing.logit import Market
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, distinct_seeds, increasing, number, of_type
 from stretto.tabular.counter import key, uniform
@@ -63,13 +63,13 @@ class Learned:
 
     grid: Floats
     values: Floats
-    policy: NDArray[np.int64]
+    policy: Ints
     profit: Floats
     price: Floats
     explored: Floats
-    moves: NDArray[np.int64]
-    settled: NDArray[np.bool_]
-    last: NDArray[np.int64]
+    moves: Ints
+    settled: Bools
+    last: Ints
 
 
 def price_grid(market: Market, prices: int = 15, margin: float = 0.1) -> Floats:
@@ -140,9 +140,9 @@ def learn(
 
 @njit(parallel=True, cache=True, error_model="numpy")
 def _learn(
-    seeds: Any, table: Any, grid: Any, q: Any, policy: Any, averages: Any, moves: Any, last: Any, order: Any,
-    rate: float, delay: float, rho: float, synchronous: bool, step: float, decay: float, stable: int, limit: int,
-    evaluate: float, cap: int,
+    seeds: Ints, table: Floats, grid: Floats, q: Floats, policy: Ints, averages: Floats, moves: Ints, last: Ints,
+    order: Ints, rate: float, delay: float, rho: float, synchronous: bool, step: float, decay: float, stable: int,
+    limit: int, evaluate: float, cap: int,
 ) -> None:  # fmt: skip
     for s in prange(seeds.size):
         _run(
@@ -153,9 +153,9 @@ def _learn(
 
 @njit(cache=True, error_model="numpy")
 def _run(
-    seed: int, table: Any, grid: Any, q: Any, policy: Any, averages: Any, moves: Any, last: Any, order: Any,
-    rate: float, delay: float, rho: float, synchronous: bool, step: float, decay: float, stable: int, limit: int,
-    evaluate: float, cap: int,
+    seed: int, table: Floats, grid: Floats, q: Floats, policy: Ints, averages: Floats, moves: Ints, last: Ints,
+    order: Ints, rate: float, delay: float, rho: float, synchronous: bool, step: float, decay: float, stable: int,
+    limit: int, evaluate: float, cap: int,
 ) -> None:  # fmt: skip
     """One pair of sellers: learning, then greedy play. ``moves``: number, settled, overrun."""
     m = grid.size
@@ -231,7 +231,7 @@ def _run(
 
 
 @njit(cache=True, error_model="numpy")
-def _update(q: Any, policy: Any, i: int, a: int, b: int, action: int, step: float, target: float) -> bool:
+def _update(q: Floats, policy: Ints, i: int, a: int, b: int, action: int, step: float, target: float) -> bool:
     """One step of Q towards ``target``; keeps ``policy`` (the first of the largest) and says whether it changed."""
     old, best = q[i, a, b, action], policy[i, a, b]
     new = old + step * (target - old)

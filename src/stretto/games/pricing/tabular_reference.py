@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.pricing.engine import Clocks, Engine
-from stretto.games.pricing.logit import Floats, Market
+from stretto.games.pricing.logit import Market
 from stretto.games.pricing.tabular import EXPLORE, STARTS, QLearning, first_values, price_grid, profit_table
 from stretto.tabular.arguments import increasing, of_type
 from stretto.tabular.counter import key, uniform
@@ -17,7 +18,7 @@ from stretto.tabular.counter import key, uniform
 
 def learn_reference(
     market: Market, clocks: Clocks, seed: int, learner: QLearning, grid: ArrayLike | None = None
-) -> tuple[Floats, NDArray[np.int64], int]:
+) -> tuple[Floats, Ints, int]:
     """Q [2, m, m, m], the prices in force at the end of learning [2] (their numbers), and the number of moves."""
     of_type("learn_reference", market=(market, Market), clocks=(clocks, Clocks), learner=(learner, QLearning))
     prices = price_grid(market) if grid is None else increasing("learn_reference", "grid", grid)

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from stretto.data.arrays import Floats
 from stretto.games.pricing.engine import Clocks, Engine, Policy, Trace, Turn, check_policies, play
-from stretto.games.pricing.logit import Floats, Market
+from stretto.games.pricing.logit import Market
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number, of_type
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 from pettingzoo import AECEnv
 
+from stretto.data.arrays import Floats
 from stretto.games.pricing.engine import SEED_END, Clocks, Engine, Turn, box_of
 from stretto.games.pricing.logit import Market
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import number, of_type
 
 
-class PricingEnv(AECEnv[str, NDArray[np.float64], NDArray[np.float64]]):
+class PricingEnv(AECEnv[str, Floats, Floats]):
     """Agents ``firm_0`` ..; action [1] in [-1, 1], scaled to ``box``, sets the price; observation [N]: own price, then
     the rivals' as observed.
 
@@ -56,7 +54,7 @@ class PricingEnv(AECEnv[str, NDArray[np.float64], NDArray[np.float64]]):
         """``Box`` [1] in [-1, 1], which stands for the price box from its lowest to its highest price."""
         return self.action_spaces[agent]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+    def reset(self, seed: int | None = None, options: dict[str, object] | None = None) -> None:
         """Start anew and run to the first event. Without a ``seed`` the one after the last is taken."""
         seed = self._seed + 1 if seed is None else seed
         self._seed = int(number("PricingEnv.reset", "seed", seed, 0, below=SEED_END, whole=True))
@@ -65,19 +63,19 @@ class PricingEnv(AECEnv[str, NDArray[np.float64], NDArray[np.float64]]):
         self.rewards, self._cumulative_rewards = dict(zeros), dict(zeros)
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
-        self.infos: dict[str, dict[str, Any]] = {a: {} for a in self.agents}
+        self.infos: dict[str, dict[str, float]] = {a: {} for a in self.agents}
         self.engine = Engine(self.market, self.clocks, [sum(self.box) / 2] * self.market.firms, self._seed)
         self._advance()
         self.rewards = dict(zeros)  # what came in before the first event followed from no action
 
-    def observe(self, agent: str) -> NDArray[np.float64]:
+    def observe(self, agent: str) -> Floats:
         """What ``agent`` sees at the current time; a mover sees what was in force before the event."""
         i = self._place("observe", agent)
         if i in self._turn.movers:
             return self._turn.seen[self._turn.movers.index(i)]
         return self.engine.observe(i)
 
-    def step(self, action: Any) -> None:
+    def step(self, action: Floats | None) -> None:
         """The selected firm sets its price; when all movers of the event have, time runs to the next event."""
         if not self.agents:
             raise ConfigError("PricingEnv.step: call reset first")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from stretto.data.batch import TokenBatch
 from stretto.kernel.errors import ConfigError
+from stretto.objectives.base import Objective
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Run:
 
 def train(
     prompts: PromptBandit,
-    objective: Any,
+    objective: Objective,
     rate: float,
     seed: int,
     steps: int = 160,

@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stretto.data.arrays import Bools, Floats, Ints
 from stretto.data.batch import TokenBatch
 from stretto.kernel.errors import ConfigError
-
-Array = NDArray[np.float64]
+from stretto.objectives.asyncwebrl import AsyncWebRL
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,10 @@ class VerbosityTask:
 class Episodes:
     """``verbose`` [E, horizon] bool, ``length`` [E] steps, ``success`` [E] bool, ``group`` [E] prompts."""
 
-    verbose: NDArray[np.bool_]
-    length: NDArray[np.int64]
-    success: NDArray[np.bool_]
-    group: NDArray[np.int64]
+    verbose: Bools
+    length: Ints
+    success: Bools
+    group: Ints
 
 
 def roll(task: VerbosityTask, z: float, rng: np.random.Generator, prompts: int = 8, group: int = 8) -> Episodes:
@@ -84,8 +82,8 @@ class TrainingCurve:
     """One training run: ``verbosity`` P(verbose) before each update and at the end [updates + 1]; ``length`` mean
     steps per episode in each update's data [updates]."""
 
-    verbosity: Array
-    length: Array
+    verbosity: Floats
+    length: Floats
 
     def updates_until(self, level: float) -> float:
         """Updates done when the probability of a verbose step first was below ``level``; NaN if it never was."""
@@ -95,7 +93,7 @@ class TrainingCurve:
 
 def train(
     task: VerbosityTask,
-    objective: Any,
+    objective: AsyncWebRL,
     seeds: Iterable[int],
     matched: bool = False,
     updates: int = 400,
@@ -140,7 +138,7 @@ def expected(task: VerbosityTask, verbosity: float, points: int = 64) -> tuple[f
 
 
 @njit(cache=True)
-def _expected(chance: Array, horizon: int, needed: int) -> Any:
+def _expected(chance: Floats, horizon: int, needed: int) -> tuple[Floats, Floats]:
     steps = np.zeros(len(chance))
     success = np.zeros(len(chance))
     for i in range(len(chance)):

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stretto.data.arrays import Bools, Floats, Ints
 from stretto.data.batch import TokenBatch
 
-Floats = NDArray[np.float64]
 Estimator = Callable[[TokenBatch, Tensor], Tensor]
 """Critic's targets [B,T] of a batch with values and rewards, and the current policy's log-probabilities [B,T]."""
 
@@ -57,7 +56,7 @@ class RandomWalk:
             np.add.at(d[t + 1], down, d[t] * (1 - self.behaviour[t]))
         return d
 
-    def sample(self, trajectories: int, g: np.random.Generator) -> tuple[NDArray[np.int64], TokenBatch, Tensor]:
+    def sample(self, trajectories: int, g: np.random.Generator) -> tuple[Ints, TokenBatch, Tensor]:
         """Places [B,T], the batch (without values) and ``logp`` [B,T] of the current policy."""
         up, down = self._moves()
         u = g.random((trajectories, self.steps))
@@ -85,7 +84,7 @@ class RandomWalk:
         parts = [square, square[:third], square[third : 2 * third], square[2 * third :]]
         return np.array([np.sqrt(part.sum() / len(part)) for part in parts])
 
-    def _moves(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _moves(self) -> tuple[Ints, Ints]:
         place = np.arange(self.top + 1)
         return np.minimum(place + 1, self.top), np.maximum(place - 1, 0)
 
@@ -148,5 +147,5 @@ def reward_weight(estimator: Estimator, batch: TokenBatch, logp: Tensor) -> Tens
     return estimator(batch.replace(rewards=more), logp) - estimator(batch, logp)
 
 
-def _logp(up: Floats, moved: NDArray[np.bool_]) -> Tensor:
+def _logp(up: Floats, moved: Bools) -> Tensor:
     return torch.from_numpy(np.log(np.where(moved, up, 1 - up)))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
 
-Array = NDArray[np.float64]
 Rule = Literal["none", "is", "clip"]
 Optimizer = Literal["sgd", "adam"]
 _RULES = {"none": 0, "is": 1, "clip": 2}
@@ -32,28 +31,28 @@ class CollapseBandit:
     """``features`` [contexts, d], ``rewards`` [contexts, actions], ``start`` [d, actions] the initial weights;
     logits are features @ weights, contexts are equally likely."""
 
-    features: Array
-    rewards: Array
-    start: Array
+    features: Floats
+    rewards: Floats
+    start: Floats
 
-    def logp(self, weights: Array) -> Array:
+    def logp(self, weights: Floats) -> Floats:
         """Log-probabilities [contexts, actions] of the linear softmax policy with ``weights`` [d, actions]."""
         logits = self.features @ weights
         logits -= logits.max(1, keepdims=True)
         return np.asarray(logits - np.log(np.exp(logits).sum(1, keepdims=True)))
 
-    def advantages(self, weights: Array) -> Array:
+    def advantages(self, weights: Floats) -> Floats:
         """Standardised advantages (R - E[R]) / std(R) [contexts, actions], mean and deviation of each context under the
         policy of ``weights`` [d, actions]."""
         p = np.exp(self.logp(weights))
         centred = self.rewards - (p * self.rewards).sum(1, keepdims=True)
         return np.asarray(centred / np.sqrt((p * centred**2).sum(1, keepdims=True) + _TINY))
 
-    def value(self, weights: Array) -> float:
+    def value(self, weights: Floats) -> float:
         """Exact expected reward of the policy of ``weights`` [d, actions], all contexts alike."""
         return float((np.exp(self.logp(weights)) * self.rewards).sum(1).mean())
 
-    def gradient(self, weights: Array, behavior: Array, rule: Rule = "none", clip: float = 0.2) -> Array:
+    def gradient(self, weights: Floats, behavior: Floats, rule: Rule = "none", clip: float = 0.2) -> Floats:
         """Ascent direction [d, actions]: mean over contexts of sum_a mu_a f_a A_a grad log pi_a, mu and A under the
         policy of ``behavior``; f is 1 (``none``: the surrogate without a ratio), pi/mu (``is``), or pi/mu where
         PPO's clip doesn't bind (``clip``)."""
@@ -79,7 +78,7 @@ def train(
     optimizer: Optimizer = "adam",
     rule: Rule = "none",
     clip: float = 0.2,
-) -> Array:
+) -> Floats:
     """Expected reward before each of ``steps`` updates [steps]; behaviour is refreshed every ``sync_interval``."""
     if sync_interval < 1 or not rate > 0 or steps < 1:
         raise ConfigError(f"train: need sync_interval >= 1, rate > 0, steps >= 1; got {sync_interval}, {rate}, {steps}")
@@ -130,7 +129,7 @@ def _grid(index: int) -> float:
 
 def stale_bias(
     bandit: CollapseBandit, sync_interval: int, rate: float, cycles: int, optimizer: Optimizer = "sgd"
-) -> Array:
+) -> Floats:
     """|g(theta; theta_behaviour) - g(theta; theta)| [cycles, S] along a run: how far the stale direction is from
     the fresh one at each step of each cycle."""
     found = np.empty((cycles, sync_interval))
@@ -146,7 +145,7 @@ def stale_bias(
 
 
 @njit(cache=True)
-def _softmax(features: Array, weights: Array, out: Array) -> None:
+def _softmax(features: Floats, weights: Floats, out: Floats) -> None:
     for c in range(features.shape[0]):
         top = -np.inf
         for a in range(weights.shape[1]):
@@ -164,7 +163,7 @@ def _softmax(features: Array, weights: Array, out: Array) -> None:
 
 
 @njit(cache=True)
-def _weight(rule: int, ratio: float, advantage: float, clip: float) -> Any:
+def _weight(rule: int, ratio: float, advantage: float, clip: float) -> float:
     if rule == 0:
         return 1.0
     if rule == 2 and ((advantage > 0 and ratio > 1 + clip) or (advantage < 0 and ratio < 1 - clip)):
@@ -174,7 +173,7 @@ def _weight(rule: int, ratio: float, advantage: float, clip: float) -> Any:
 
 @njit(cache=True)
 def _gradient(
-    features: Array, weights: Array, mu: Array, advantages: Array, rule: int, clip: float, out: Array
+    features: Floats, weights: Floats, mu: Floats, advantages: Floats, rule: int, clip: float, out: Floats
 ) -> None:
     contexts, actions = mu.shape
     p = np.empty_like(mu)
@@ -194,7 +193,9 @@ def _gradient(
 
 
 @njit(cache=True)
-def _update(weights: Array, gradient: Array, moment: Array, square: Array, step: int, rate: float, adam: bool) -> None:
+def _update(
+    weights: Floats, gradient: Floats, moment: Floats, square: Floats, step: int, rate: float, adam: bool
+) -> None:
     for i in range(weights.shape[0]):
         for a in range(weights.shape[1]):
             g = gradient[i, a]
@@ -209,8 +210,8 @@ def _update(weights: Array, gradient: Array, moment: Array, square: Array, step:
 
 @njit(cache=True)
 def _train(
-    features: Array, rewards: Array, weights: Array, sync_interval: int, rate: float, adam: bool, rule: int,
-    clip: float, values: Array,
+    features: Floats, rewards: Floats, weights: Floats, sync_interval: int, rate: float, adam: bool, rule: int,
+    clip: float, values: Floats,
 ) -> None:  # fmt: skip
     contexts = len(rewards)
     gradient, moment, square = np.zeros_like(weights), np.zeros_like(weights), np.zeros_like(weights)

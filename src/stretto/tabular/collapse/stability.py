@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-
-Matrix = NDArray[np.float64]
 
 
 def cycle_factor(sync_interval: int, rate: float, curvature: float) -> float:
@@ -38,7 +35,7 @@ def lag_limit(lag: int) -> float:
     return 2 * math.sin(math.pi / (2 * (2 * lag + 1)))
 
 
-def lag_companion(lag: int, step: float) -> Matrix:
+def lag_companion(lag: int, step: float) -> Floats:
     """Companion matrix [lag+1, lag+1] of x_{t+1} = x_t - step x_{t-lag}, on (x_t, ..., x_{t-lag})."""
     matrix = np.eye(lag + 1, k=-1)
     matrix[0, 0] += 1
@@ -46,7 +43,7 @@ def lag_companion(lag: int, step: float) -> Matrix:
     return matrix
 
 
-def spectral_radius(matrix: Matrix) -> float:
+def spectral_radius(matrix: Floats) -> float:
     """Largest magnitude of an eigenvalue of ``matrix`` [n, n]: a linear recursion with this matrix is stable iff it is
     below 1."""
     return float(np.abs(np.linalg.eigvals(matrix)).max())
@@ -77,7 +74,7 @@ def spent_budget(k: float, start: float, exit: float, sync_interval: int, rate: 
 
 
 @njit(cache=True)
-def _steps_to_exit(k: float, start: float, exit: float, sync_interval: int, rate: float) -> Any:
+def _steps_to_exit(k: float, start: float, exit: float, sync_interval: int, rate: float) -> int:
     x = start
     steps = 0
     drift = 0.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stretto.data.batch import TokenBatch
+from stretto.objectives.interface import LossFunction
 from stretto.tabular.token_tree.tree import TokenTree
 
 NOISE = 0.3
@@ -74,7 +74,7 @@ def enumerated(world: DriftedPolicies) -> tuple[TokenBatch, Tensor]:
     return batch, logp.detach().requires_grad_()
 
 
-def gradient_moments(world: DriftedPolicies, objective: Any) -> GradientMoments:
+def gradient_moments(world: DriftedPolicies, objective: LossFunction) -> GradientMoments:
     """Exact moments of the gradient of ``objective``, one with token-mean aggregation whose loss at a trajectory
     depends on that trajectory alone."""
     tree = world.tree

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from stretto.data.arrays import Bools
 from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 from stretto.tabular.entr.token_noise import Positions
@@ -25,7 +25,7 @@ class Placement:
     correlation: float
 
 
-def dropped(seen: Positions, region: Region, share: float = 0.05) -> npt.NDArray[np.bool_]:
+def dropped(seen: Positions, region: Region, share: float = 0.05) -> Bools:
     """[N]: tokens without a gradient under the objective ``entr`` whose tau drops ``share`` of them. ``fixed``: it is
     told the same entropy everywhere, which makes it a threshold on abs(d)."""
     entropy = seen.entropy if region == "entr" else np.ones_like(seen.entropy)

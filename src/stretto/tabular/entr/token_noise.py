@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import DataError
 from stretto.tabular.softmax import softmax
 
-Array = npt.NDArray[np.float64]
 Noise = Literal["drift", "engine"]
 
 
@@ -23,9 +22,9 @@ Noise = Literal["drift", "engine"]
 class Law:
     """Per temperature: ``entropy`` H, ``collision`` 1 - sum p^2, and ``scale`` E_p[d^2] / sigma^2."""
 
-    entropy: Array
-    collision: Array
-    scale: Array
+    entropy: Floats
+    collision: Floats
+    scale: Floats
 
 
 @dataclass(frozen=True)
@@ -33,17 +32,17 @@ class Positions:
     """Sampled tokens: ``d`` = current - behaviour log-probability, ``entropy`` of the behaviour distribution that
     sampled them. Both [N]."""
 
-    d: Array
-    entropy: Array
+    d: Floats
+    entropy: Floats
 
 
-def entropy(p: Array) -> Array:
+def entropy(p: Floats) -> Floats:
     """Entropy in nats [...] of distributions ``p`` [..., V]: -sum p log p over the last axis, with 0 log 0 = 0."""
     return -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1)
 
 
 def first_order_law(
-    seed: int = 0, vocabulary: int = 64, sigma: float = 0.05, draws: int = 4000, temperatures: Array | None = None
+    seed: int = 0, vocabulary: int = 64, sigma: float = 0.05, draws: int = 4000, temperatures: Floats | None = None
 ) -> Law:
     """Mean squared log-ratio under independent logit noise of size ``sigma``. To first order in sigma it is
     sigma^2 (1 - sum p^2), which lies below sigma^2 H (ENTR, arXiv 2607.22186). ``temperatures``: default 25 from
@@ -81,13 +80,13 @@ def positions(noise: Noise, seed: int = 1, count: int = 6000, vocabulary: int = 
     return Positions(np.log(current[at, token]) - np.log(behavior[at, token]), entropy(behavior))
 
 
-def engine_noise(p: Array, normal: Array, size: float = 3e-4, floor: float = 1e-9) -> Array:
+def engine_noise(p: Floats, normal: Floats, size: float = 3e-4, floor: float = 1e-9) -> Floats:
     """What an engine with error samples from: ``p + size * normal``, at least ``floor``, renormalised. Additive in
     probability, as rounding after the softmax is: rounding logits alone doesn't blow up at low entropy."""
     noisy = np.maximum(p + size * normal, floor)
     return np.asarray(noisy / noisy.sum(-1, keepdims=True), np.float64)
 
 
-def sample(p: Array, uniform: Array) -> npt.NDArray[np.int64]:
+def sample(p: Floats, uniform: Floats) -> Ints:
     """One index per row of ``p`` [N,V], by inverting its distribution function at ``uniform`` [N] in [0, 1)."""
     return np.minimum((p.cumsum(1) <= uniform[:, None]).sum(1), p.shape[1] - 1)

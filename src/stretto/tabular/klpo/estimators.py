@@ -6,12 +6,12 @@ The small tree: q = [[.3, .7], [.6, .4]]; token 0 at the root ends with 0.2, tok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from stretto.objectives.interface import LossFunction
 from stretto.tabular.klpo.population import population_gradient
 from stretto.tabular.token_tree.gradients import (
     all_draws,
@@ -23,14 +23,12 @@ from stretto.tabular.token_tree.gradients import (
 )
 from stretto.tabular.token_tree.tree import TokenTree
 
-Objective = Callable[..., Any]
-
 SMALL = TokenTree(torch.tensor([[-1, 1], [-1, -1]]), torch.tensor([[0.2, 0.0], [1.1, -0.5]], dtype=torch.float64))
 SAMPLER = torch.tensor([[0.3, 0.7], [0.6, 0.4]], dtype=torch.float64).log()
 POLICY = torch.log_softmax(torch.tensor([[0.5, -0.2], [-0.6, 0.9]], dtype=torch.float64), 1)
 
 
-def small_gradient(objective: Objective, *, head: bool) -> Tensor:
+def small_gradient(objective: LossFunction, *, head: bool) -> Tensor:
     """Expected gradient [2,2] on the small tree's logits, with the whole vocabulary recorded if ``head``."""
     paths = torch.arange(len(SMALL.reward))
     batch = SMALL.rows(SAMPLER)
@@ -38,7 +36,7 @@ def small_gradient(objective: Objective, *, head: bool) -> Tensor:
     return expected_gradient(objective, batch, SMALL, paths, POLICY, SMALL.chance(SAMPLER))
 
 
-def small_gradient_over_draws(objective: Objective, draws: int) -> Tensor:
+def small_gradient_over_draws(objective: LossFunction, draws: int) -> Tensor:
     """Expected gradient [2,2] on the small tree's logits of an objective with ``draws`` independent tokens at each
     position, over every combination of them."""
     paths, tokens, chances = all_draws(SMALL, SAMPLER, draws)
@@ -46,7 +44,7 @@ def small_gradient_over_draws(objective: Objective, draws: int) -> Tensor:
     return expected_gradient(objective, batch, SMALL, paths, POLICY, chances)
 
 
-def variance(objective: Objective, tree: TokenTree, sampler: Tensor, policy: Tensor, beta: float) -> float:
+def variance(objective: LossFunction, tree: TokenTree, sampler: Tensor, policy: Tensor, beta: float) -> float:
     """E |g - E g|^2 of one row's gradient with the whole vocabulary recorded, exactly."""
     paths = torch.arange(len(tree.reward))
     batch = with_head(tree.rows(sampler), tree, sampler, paths)
@@ -56,7 +54,7 @@ def variance(objective: Objective, tree: TokenTree, sampler: Tensor, policy: Ten
 
 
 def variances_by_draws(
-    objective: Objective,
+    objective: LossFunction,
     tree: TokenTree,
     sampler: Tensor,
     policy: Tensor,

@@ -6,14 +6,14 @@ A/beta = log(p/q) + KL(q||p) at every prefix.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from stretto.data.batch import TokenBatch
+from stretto.objectives.interface import LossFunction
 from stretto.objectives.loss import Loss
 from stretto.objectives.metrics import Metrics
 from stretto.tabular.token_tree.gradients import expected_gradient, row_gradients, sample_rows, with_head
@@ -57,18 +57,19 @@ class SharedColumns:
     beta: float
     weights: Literal["own", "mean"] = "own"
 
-    def __call__(self, batch: TokenBatch, logp: Tensor, sampled_logprobs: Tensor) -> Loss:
-        """The surrogate."""
+    def __call__(
+        self, batch: TokenBatch, logp: Tensor, values: Tensor | None = None, advantages: Tensor | None = None
+    ) -> Loss:
+        """The surrogate, of the batch's rewards."""
         behavior, drawn, rewards = batch.need("logp_behavior", "sampled_logp_behavior", "rewards")
+        (current,) = batch.need("sampled_logp")
         mask = batch.mask[..., None]
         ell = torch.where(batch.mask, logp - behavior, 0.0).sum(1, keepdim=True)
-        kl = torch.where(mask, drawn - sampled_logprobs, 0.0).sum(1)
+        kl = torch.where(mask, drawn - current, 0.0).sum(1)
         d = (rewards.sum(1, keepdim=True) - self.beta * (ell + kl)).detach()
         if self.weights == "mean":
             d = d.mean(1, keepdim=True)
-        score = torch.where(batch.mask, logp, 0.0).sum(1, keepdim=True) - torch.where(mask, sampled_logprobs, 0.0).sum(
-            1
-        )
+        score = torch.where(batch.mask, logp, 0.0).sum(1, keepdim=True) - torch.where(mask, current, 0.0).sum(1)
         total = -(d * score).mean(1).mean()
         return Loss(total, total, torch.zeros_like(total), Metrics())
 
@@ -83,7 +84,7 @@ class Window:
 
 
 def descend(
-    tree: TokenTree, objective: Callable[..., Any], sampler: Tensor, *, steps: list[int], lr: float, beta: float
+    tree: TokenTree, objective: LossFunction, sampler: Tensor, *, steps: list[int], lr: float, beta: float
 ) -> list[Window]:
     """Exact expected gradient descent against one fixed sampler, from the sampler; the state after each of
     ``steps``."""
@@ -93,7 +94,7 @@ def descend(
     logits, out = sampler.clone(), []
     for step in range(1, max(steps) + 1):
         policy = torch.log_softmax(logits, 1)
-        logits -= lr * expected_gradient(_fitting(objective), batch, tree, paths, policy, chances)
+        logits -= lr * expected_gradient(objective, batch, tree, paths, policy, chances)
         if step in steps:
             out.append(_state(tree, target, logits))
     return out
@@ -101,7 +102,7 @@ def descend(
 
 def learn(
     tree: TokenTree,
-    objective: Callable[..., Any],
+    objective: LossFunction,
     start: Tensor,
     *,
     refresh: int,
@@ -122,7 +123,7 @@ def learn(
             target = gibbs(tree, sampler, beta)
         paths, _ = sample_rows(tree, sampler, prompts, 1, seed * 1_000_003 + step)
         batch = with_head(tree.rows(sampler, paths), tree, sampler, paths)
-        _, rows = row_gradients(_fitting(objective), batch, tree, paths, torch.log_softmax(logits, 1))
+        _, rows = row_gradients(objective, batch, tree, paths, torch.log_softmax(logits, 1))
         logits -= lr * rows.mean(0)
         if (step + 1) % refresh == 0:
             out.append(_state(tree, target, logits))
@@ -132,10 +133,3 @@ def learn(
 def _state(tree: TokenTree, target: Tensor, logits: Tensor) -> Window:
     policy = torch.log_softmax(logits, 1)
     return Window(tree.divergence(target, policy), tree.value(policy))
-
-
-def _fitting(objective: Callable[..., Any]) -> Callable[..., Any]:
-    """The objective, called with the head only if it asks for one."""
-    if "top" in getattr(objective, "needs", ()):
-        return objective
-    return lambda batch, logp, top_logprobs: objective(batch, logp)

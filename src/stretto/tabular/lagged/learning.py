@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from stretto.data.arrays import Array, Floats, Ints
 from stretto.data.batch import TokenBatch
 from stretto.kernel.errors import ConfigError
+from stretto.objectives.interface import AwaitsRewards, LossWithNeeds, ReadsTop
 from stretto.tabular.delay import DelayLine, Delays
-from stretto.tabular.lagged.world import Floats, Rows, Sampler, World
+from stretto.tabular.lagged.world import Rows, Sampler, World
 
 Refresh = Literal["constant", "window"]
 Critic = Literal["exact", "learned", "running-mean"]
@@ -59,6 +61,23 @@ class Plan:
             raise ConfigError(f"Plan: no optimizer {self.optimizer!r} or refresh {self.refresh!r}")
 
 
+class PlanChanges(TypedDict, total=False):
+    """Fields of a ``Plan`` that differ from another's."""
+
+    lag: int
+    refresh: Refresh
+    steps: int
+    prompts: int
+    group: int
+    lr: float
+    optimizer: Literal["sgd", "adam"]
+    epochs: int
+    critic: Critic | None
+    critic_lr: float
+    reward: Literal["all", "fast"]
+    delays: Delays | None
+
+
 @dataclass(frozen=True)
 class Curve:
     """What a run did. ``j`` [steps + 1]: exact J of each version; ``kl`` [steps]: KL(behaviour || current) of whole
@@ -94,13 +113,13 @@ def source(step: int, lag: int, refresh: Refresh = "constant") -> int:
 
 def train(
     world: World,
-    objective: Any,
+    objective: LossWithNeeds,
     plan: Plan | None = None,
     *,
     seed: int = 0,
     start: Tensor | None = None,
     first_step: int = 0,
-    **changes: Any,
+    **changes: Unpack[PlanChanges],
 ) -> Curve:
     """Learn in ``world`` with ``objective`` by ``plan`` (default: ``Plan()``), with ``changes`` of its fields.
 
@@ -131,7 +150,7 @@ def train(
 class _Loop:
     """Weights, critic and late rewards; turns rows into batches, and batches into updates."""
 
-    def __init__(self, world: World, objective: Any, plan: Plan, seed: int) -> None:
+    def __init__(self, world: World, objective: LossWithNeeds, plan: Plan, seed: int) -> None:
         self.world, self.objective, self.plan = world, objective, plan
         self.sampler = Sampler(world, plan.prompts, plan.group, seed)
         self.reward = world.fast if plan.reward == "fast" or plan.delays else world.reward
@@ -141,9 +160,10 @@ class _Loop:
         shape = (world.contexts, world.states)
         self.learned = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
         self.values = np.zeros(shape)  # of the critics that aren't learned by gradient
-        self.line: DelayLine[Rows] = DelayLine(lifetime=getattr(objective, "lifetime", None))
-        self.needs: frozenset[str] = objective.needs
-        head = "top" in self.needs and objective.top is not None
+        lifetime = objective.lifetime if isinstance(objective, AwaitsRewards) else None
+        self.line: DelayLine[Rows] = DelayLine(lifetime=lifetime)
+        self.needs = objective.needs
+        head = "top" in self.needs and not (isinstance(objective, ReadsTop) and objective.top is None)
         if head or "sampled" in self.needs or (plan.delays and "late" not in self.needs):
             raise ConfigError("train: samples beside a token, top-K, and delays without late rewards aren't offered")
         if "values" in self.needs and plan.critic is None:
@@ -179,13 +199,13 @@ class _Loop:
                 self.values[context] += (reward - self.values[context, 0]) / 8
         return moved
 
-    def batch(self, rows: Rows, step: int, now: Floats, trained_at: np.ndarray) -> TokenBatch:
+    def batch(self, rows: Rows, step: int, now: Floats, trained_at: Ints) -> TokenBatch:
         """The rows as an objective sees them."""
         here = (rows.context[:, None], rows.state)
         reward = self.reward[rows.context, rows.leaf]
         rewards = np.zeros(rows.token.shape)
         rewards[:, -1] = reward
-        extra: dict[str, Any] = {}
+        extra: dict[str, Array] = {}
         if "values" in self.needs:
             extra["values"] = (
                 self.learned.detach().numpy()[here] if self.plan.critic == "learned" else self.values[here]
@@ -198,8 +218,7 @@ class _Loop:
             extra |= {"top_logp_behavior": rows.behaviour, "top_tokens": every.copy()}
         if "old" in self.needs:
             extra["logp_old"] = rows.of_token(rows.old)
-        tensors: dict[str, Any] = {name: torch.from_numpy(value) for name, value in extra.items()}
-        return TokenBatch(
+        batch = TokenBatch(
             mask=torch.ones(rows.token.shape, dtype=torch.bool),
             tokens=torch.from_numpy(rows.token),
             logp_behavior=torch.from_numpy(rows.of_token(rows.behaviour)),
@@ -210,8 +229,8 @@ class _Loop:
             group=torch.from_numpy(rows.group),
             trajectory=torch.from_numpy(rows.number),
             version=step,
-            **tensors,
         )
+        return batch.replace(**{name: torch.from_numpy(value) for name, value in extra.items()})
 
     def update(self, batch: TokenBatch, rows: Rows) -> float:
         """One optimizer step; the share of tokens that moved it."""
@@ -221,8 +240,9 @@ class _Loop:
         logp.retain_grad()
         learns = "values" in self.needs and self.plan.critic == "learned"
         values = self.learned[context, state] if learns else None
-        extra = {"top_logprobs": head} if "top" in self.needs else {}
-        loss = self.objective(batch, logp, values=values, **extra)
+        if "top" in self.needs:
+            batch = batch.replace(top_logp=head)
+        loss = self.objective(batch, logp, values=values)
         self.weights.grad = self.learned.grad = None
         loss.total.backward()
         self.optimizer.step()

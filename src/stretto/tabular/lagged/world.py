@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _WORLD, _PROMPTS, _TOKENS, _ENGINE = range(4)
 _FLOOR = 1e-9
 
@@ -25,6 +24,18 @@ _FLOOR = 1e-9
 def _noise(seed: int, stream: int, step: int = 0) -> np.random.Generator:
     """Random numbers that depend on (seed, stream, step) and their place in the drawn array alone."""
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, step, stream]))
+
+
+class WorldChanges(TypedDict, total=False):
+    """Fields of a ``World``, but for its seed, that differ from another's."""
+
+    contexts: int
+    vocab: int
+    depth: int
+    features: int
+    engine_noise: float
+    success: float | None
+    late: float
 
 
 @dataclass(frozen=True)

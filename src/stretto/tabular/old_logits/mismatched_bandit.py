@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from stretto.data.batch import TokenBatch
 from stretto.kernel.errors import ConfigError
+from stretto.objectives.decoupled_ppo import DecoupledPPO
 from stretto.objectives.ewma import Ewma, beta_of_lag
 from stretto.objectives.ratio import proxy_logp
 
@@ -70,7 +71,7 @@ class Result:
 
 def train(
     world: MismatchedBandit,
-    objective: Any,
+    objective: DecoupledPPO,
     route: Route,
     lag_bound: int,
     seed: int,
@@ -131,7 +132,7 @@ def train(
 
 
 def _decisions(
-    objective: Any, logp: Tensor, old: Tensor, behavior: Tensor, advantages: Tensor
+    objective: DecoupledPPO, logp: Tensor, old: Tensor, behavior: Tensor, advantages: Tensor
 ) -> tuple[Tensor, Tensor]:
     """[B] bool each: the first factor keeps the sample; its gradient counts, that is the clip doesn't bind either."""
     kept = objective.weight(old - behavior)[1]

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError, InvariantError
 
-Array = NDArray[np.float64]
 _VOCABULARY = 5
 
 
@@ -27,7 +26,7 @@ class Rollout:
     tokens: list[int]
     versions: list[int] = field(default_factory=list)
     truth: list[float] = field(default_factory=list)
-    scored: dict[str, Array] = field(default_factory=dict)
+    scored: dict[str, Floats] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -77,7 +76,7 @@ def compare_routes(
         raise ConfigError("compare_routes: interval, slots, updates, lengths and speed must be positive, wait >= 0")
     rng = np.random.default_rng([seed, 0])
     cost = {name: Cost() for name in ("snapshots", "replica", "interrupt")}
-    kept: dict[int, Array] = {}
+    kept: dict[int, Floats] = {}
     running = [_start(rng, lengths) for _ in range(slots)]
     waiting: list[tuple[int, Rollout]] = []
     trained: list[tuple[int, Rollout]] = []
@@ -109,7 +108,7 @@ def compare_routes(
     return _summary(trained, cost)
 
 
-def _score_segment(rollout: Rollout, start: int, weights: Array) -> int:
+def _score_segment(rollout: Rollout, start: int, weights: Floats) -> int:
     """Score the tokens from ``start`` on, by a pass over the prefix and them; the pass's tokens."""
     if len(rollout.versions) == start:
         return 0
@@ -122,7 +121,7 @@ def _score_segment(rollout: Rollout, start: int, weights: Array) -> int:
     return len(rollout.versions)
 
 
-def _score_rows(batch: list[Rollout], weights: Callable[[int], Array]) -> int:
+def _score_rows(batch: list[Rollout], weights: Callable[[int], Floats]) -> int:
     """One pass per distinct version over the rows that hold it, scattered to its tokens; the passes' tokens."""
     spent = 0
     for rollout in batch:
@@ -155,7 +154,7 @@ def _start(rng: np.random.Generator, lengths: tuple[int, int]) -> Rollout:
     return Rollout(int(rng.integers(lengths[0], lengths[1] + 1)), [int(rng.integers(_VOCABULARY))])
 
 
-def _decode(rollout: Rollout, weights: Array, version: int, rng: np.random.Generator) -> None:
+def _decode(rollout: Rollout, weights: Floats, version: int, rng: np.random.Generator) -> None:
     logp = weights[rollout.tokens[-1]]
     token = int(rng.choice(_VOCABULARY, p=np.exp(logp)))
     rollout.tokens.append(token)
@@ -163,11 +162,11 @@ def _decode(rollout: Rollout, weights: Array, version: int, rng: np.random.Gener
     rollout.truth.append(float(logp[token]))
 
 
-def _weights(seed: int, version: int) -> Array:
+def _weights(seed: int, version: int) -> Floats:
     """Log-probabilities [previous, next] of a version."""
     logits = np.random.default_rng([seed, 1, version]).standard_normal((_VOCABULARY, _VOCABULARY))
     return np.asarray(logits - np.log(np.exp(logits).sum(1, keepdims=True)))
 
 
-def _forward(weights: Array, tokens: list[int]) -> Array:
+def _forward(weights: Floats, tokens: list[int]) -> Floats:
     return np.asarray(weights[tokens[:-1], tokens[1:]])

@@ -10,16 +10,16 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, number
 from stretto.tabular.ppo.oracle import expected_update, gradient, occupancy, values
 from stretto.tabular.ppo.worlds import Layered
 from stretto.tabular.softmax import softmax
 
-Floats = NDArray[np.float64]
 _MOST = 5_000_000
 
 

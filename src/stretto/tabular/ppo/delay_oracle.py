@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import solve_discrete_lyapunov
 
+from stretto.data.arrays import Floats
 from stretto.tabular.arguments import number
 from stretto.tabular.collapse.stability import lag_companion, lag_limit, spectral_radius
 from stretto.tabular.ppo.oracle import occupancy, return_variance
 from stretto.tabular.ppo.worlds import Layered
-
-Floats = NDArray[np.float64]
 
 
 def largest_step(world: Layered, policy: ArrayLike, tau: int) -> float:

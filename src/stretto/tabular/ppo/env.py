@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 
 from stretto.kernel.errors import ConfigError
+from stretto.tabular.gym_spaces import DiscreteEnv
 from stretto.tabular.ppo.worlds import Layered
 
 
-class LayeredEnv(gymnasium.Env[Any, Any]):
+class LayeredEnv(DiscreteEnv):
     """Episodes of ``world`` (its exact arrays stay readable there). The observation of state s in layer h is h S + s;
     the step of the last layer terminates and observes H S + s. Raises ``ConfigError`` on a step outside an episode or
     an action that doesn't exist."""
@@ -21,13 +20,15 @@ class LayeredEnv(gymnasium.Env[Any, Any]):
         self.action_space = gymnasium.spaces.Discrete(world.actions)
         self._layer, self._state = world.layers, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[int, dict[str, object]]:
         """Start an episode in a state of layer 0 sampled from ``world.start``; returns (observation, {})."""
         super().reset(seed=seed)
         self._layer, self._state = 0, int(self.np_random.choice(self.world.states, p=self.world.start))
         return self._state, {}
 
-    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, object]]:
         """Take ``action`` in the current layer: (observation of the next layer, noisy reward, whether it was the last
         layer, False, {})."""
         world, h, s = self.world, self._layer, self._state

@@ -7,20 +7,23 @@ Logits theta and policies are [H, S, A], critics V [H+1, S] with V[H] = 0. Rando
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import njit, prange
 
+from stretto.data.arrays import Floats, Ints, Words
 from stretto.tabular.counter import key, normal, uniform
 from stretto.tabular.sampling import alias_sample
 
-Array = np.ndarray[Any, Any]
+Alias = tuple[Floats, int]
+"""Columns and bits of a table, as ``alias_sample`` takes them."""
+Batch = tuple[Ints, Ints, Floats]
+"""States [n, H+1], actions [n, H] and rewards [n, H] of n episodes."""
 START, ACTION, MOVE, NOISE = 0, 1, 2, 3
 
 
 @njit(cache=True)
-def policy_of(theta: Array, pi: Array) -> None:
+def policy_of(theta: Floats, pi: Floats) -> None:
     """Fill ``pi`` [H, S, A] with the softmax over actions of the logits ``theta`` [H, S, A]."""
     layers, states, actions = theta.shape
     for h in range(layers):
@@ -37,7 +40,7 @@ def policy_of(theta: Array, pi: Array) -> None:
 
 
 @njit(cache=True)
-def _copy(x: Array, out: Array) -> None:
+def _copy(x: Floats, out: Floats) -> None:
     """Element by element: an array assignment would compile its error messages, too."""
     flat, target = x.ravel(), out.ravel()
     for i in range(flat.size):
@@ -45,7 +48,9 @@ def _copy(x: Array, out: Array) -> None:
 
 
 @njit(cache=True)
-def _measure(transitions: Array, rewards: Array, start: Array, pi: Array, critic: Array, q: Array, v: Array) -> Any:
+def _measure(
+    transitions: Floats, rewards: Floats, start: Floats, pi: Floats, critic: Floats, q: Floats, v: Floats
+) -> tuple[float, float, float]:
     """J, |grad J|^2 and the critic error, exact. Fills the work space ``q`` [H, S, A], ``v`` [H+1, S]."""
     layers, states, actions = pi.shape
     for h in range(layers - 1, -1, -1):
@@ -74,7 +79,7 @@ def _measure(transitions: Array, rewards: Array, start: Array, pi: Array, critic
 
 @njit(cache=True)
 def _sample(
-    keys: Array, first: int, pi: Array, rewards: Array, noise: float, transitions: Any, start: Any, batch: Any
+    keys: Words, first: int, pi: Floats, rewards: Floats, noise: float, transitions: Alias, start: Alias, batch: Batch
 ) -> None:
     """Fills ``batch`` = (states [n, H+1], actions [n, H], rewards [n, H]) from episode number ``first`` on."""
     layers, states, actions = pi.shape
@@ -99,7 +104,7 @@ def _sample(
 
 
 @njit(cache=True)
-def _critic(batch: Any, lam: float, step: float, old: Array, critic: Array, advantages: Array) -> None:
+def _critic(batch: Batch, lam: float, step: float, old: Floats, critic: Floats, advantages: Floats) -> None:
     """Advantages [n, H] of the old critic, and one step of the current one towards the returns."""
     at, acted, got = batch
     episodes, layers = acted.shape
@@ -119,7 +124,7 @@ def _critic(batch: Any, lam: float, step: float, old: Array, critic: Array, adva
 
 
 @njit(cache=True)
-def _mean_kl(at: Array, sampled: Array, pi: Array) -> float:
+def _mean_kl(at: Ints, sampled: Floats, pi: Floats) -> float:
     """KL(behaviour || current), mean over the batch's states."""
     layers, states, actions = pi.shape
     total = 0.0
@@ -141,7 +146,7 @@ def _mean_kl(at: Array, sampled: Array, pi: Array) -> float:
 
 @njit(cache=True)
 def _epoch(
-    batch: Any, advantages: Array, sampled: Array, pi: Array, clip: float, step: float, theta: Array, move: Array
+    batch: Batch, advantages: Floats, sampled: Floats, pi: Floats, clip: float, step: float, theta: Floats, move: Floats
 ) -> int:
     """One clipped step of ``theta``; how many samples were clipped."""
     at, acted, _ = batch
@@ -169,8 +174,9 @@ def _epoch(
 
 @njit(cache=True)
 def _learn(
-    seed: int, world: Any, tables: Any, steps: Any, numbers: Any, read: Array, every: int, goal: float,
-    theta: Array, critic: Array, old: Any, trace: Array, used: Array,
+    seed: int, world: tuple[Floats, Floats, Floats, float], tables: tuple[Alias, Alias], steps: tuple[Floats, Floats],
+    numbers: tuple[int, int, float, float, float], read: Ints, every: int, goal: float, theta: Floats, critic: Floats,
+    old: tuple[Floats, Floats], trace: Floats, used: Ints,
 ) -> int:  # fmt: skip
     """One run in place; the number of iterations done."""
     transitions, rewards, start, noise = world
@@ -218,10 +224,10 @@ def _learn(
 
 @njit(cache=True, parallel=True)
 def learn(
-    seeds: Array, transitions: Array, rewards: Array, start: Array, noise: float, move_columns: Array, move_bits: int,
-    start_columns: Array, start_bits: int, alphas: Array, betas: Array, episodes: int, epochs: int, clip: float,
-    lam: float, kl_stop: float, reads: Array, every: int, goal: float, thetas: Array, critics: Array,
-    old_thetas: Array, old_critics: Array, traces: Array, used: Array, done: Array,
+    seeds: Ints, transitions: Floats, rewards: Floats, start: Floats, noise: float, move_columns: Floats,
+    move_bits: int, start_columns: Floats, start_bits: int, alphas: Floats, betas: Floats, episodes: int, epochs: int,
+    clip: float, lam: float, kl_stop: float, reads: Ints, every: int, goal: float, thetas: Floats, critics: Floats,
+    old_thetas: Floats, old_critics: Floats, traces: Floats, used: Ints, done: Ints,
 ) -> None:  # fmt: skip
     """All runs, in place. ``move_..``, ``start_..``: alias tables; ``kl_stop`` negative: off; ``reads`` [runs, T+1]:
     the iteration whose pair iteration t reads; what comes after ``goal`` has a leading axis of runs. ``traces``

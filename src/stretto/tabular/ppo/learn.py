@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, distinct_seeds, number
 from stretto.tabular.delay import Delays
@@ -19,8 +19,6 @@ from stretto.tabular.ppo.worlds import Layered
 from stretto.tabular.sampling import alias_table
 from stretto.tabular.threads import start_threads
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _NEVER = 2.0**52
 
 
@@ -94,8 +92,8 @@ def ppo_tabular(
     *,
     every: int = 1,
     goal: float | None = None,
-    theta: Any = None,
-    critic: Any = None,
+    theta: ArrayLike | None = None,
+    critic: ArrayLike | None = None,
 ) -> Runs:
     """Run ``iterations`` T of PPO-Clip for each seed, from logits ``theta`` [H, S, A] and a ``critic`` [H, S] (default:
     zero). ``every``: iterations between two records; ``goal``: a run ends at the first record with J >= goal.

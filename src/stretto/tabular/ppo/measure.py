@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def running_mean(record: Floats, at: Ints) -> Floats:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.tabular.arguments import number
 
 
@@ -44,10 +44,10 @@ class TabularPPO:
         if self.kl_stop is not None:
             number(where, "kl_stop", self.kl_stop, 0)
 
-    def actor_steps(self, iterations: int) -> NDArray[np.float64]:
+    def actor_steps(self, iterations: int) -> Floats:
         """The actor's step sizes alpha_t = ``actor_step`` (1+t)^-``actor_power``, t = 0 .. T-1, as an array [T]."""
         return self.actor_step * np.arange(1.0, iterations + 1) ** -self.actor_power
 
-    def critic_steps(self, iterations: int) -> NDArray[np.float64]:
+    def critic_steps(self, iterations: int) -> Floats:
         """The critic's step sizes beta_t = ``critic_step`` (1+t)^-``critic_power``, t = 0 .. T-1, as an array [T]."""
         return self.critic_step * np.arange(1.0, iterations + 1) ** -self.critic_power

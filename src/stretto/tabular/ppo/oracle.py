@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.tabular.arguments import array, number, probabilities
 from stretto.tabular.ppo.worlds import Layered
-
-Floats = NDArray[np.float64]
 
 
 def values(world: Layered, policy: ArrayLike) -> tuple[Floats, Floats]:

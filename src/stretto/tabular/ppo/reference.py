@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats, Ints
 from stretto.tabular.counter import key, normals, uniforms
 from stretto.tabular.delay import DelayLine
 from stretto.tabular.ppo.kernel import ACTION, MOVE, NOISE, START
@@ -17,16 +17,14 @@ from stretto.tabular.ppo.options import TabularPPO
 from stretto.tabular.ppo.worlds import Layered
 from stretto.tabular.sampling import alias_sample, alias_table
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Batch:
     """Episodes: ``states`` [n, H+1] (the last one is beyond the world), ``actions``, ``rewards``, ``advantages``,
     ``returns`` [n, H]."""
 
-    states: NDArray[np.int64]
-    actions: NDArray[np.int64]
+    states: Ints
+    actions: Ints
     rewards: Floats
     advantages: Floats
     returns: Floats

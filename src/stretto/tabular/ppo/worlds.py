@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.tabular.arguments import array, number, probabilities
 from stretto.tabular.mdp import MDP
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Bools, Floats
 from stretto.kernel.errors import ConfigError
 from stretto.tabular import counter
-from stretto.tabular.arguments import Floats, array, number
+from stretto.tabular.arguments import array, number
 
 _LARGEST = 1e9  # beyond, an average's last digits are worth more than what is to be learnt
 MOVES, NOISE, HITS, FAKES, START = range(60, 65)
@@ -39,7 +40,7 @@ class Corruption:
         return ("none", "next", "both").index(self.states)
 
 
-def contaminate(x: Any, share: float, outlier: float, seed: int) -> tuple[Floats, NDArray[np.bool_]]:
+def contaminate(x: ArrayLike, share: float, outlier: float, seed: int) -> tuple[Floats, Bools]:
     """``x`` [n] with each sample replaced by ``outlier`` with chance ``share`` < 1/2, and which were [n]. Sample i's
     fate is a function of (seed, i): the same as step i's of ``q_learning`` with that seed."""
     samples = array("contaminate", "x", x, (None,))

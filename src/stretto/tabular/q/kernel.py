@@ -5,23 +5,22 @@ Action and next state are one draw from a table with a row per state; an outcome
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, prange
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats, Ints, Words
 from stretto.tabular.counter import normal, uniform
 from stretto.tabular.q.robust import estimate
 from stretto.tabular.sampling import alias_sample
 
-Floats = NDArray[np.float64]
+Rough = tuple[float, float, float, int]
+"""Noise, share, magnitude and level of what is seen."""
 
 
 @njit(cache=True, parallel=True)
 def vanilla(
-    out: Floats, keys: Any, starts: Any, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
-    rough: Any, batch: int, step: float,
+    out: Floats, keys: Words, starts: Ints, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
+    rough: Rough | None, batch: int, step: float,
 ) -> None:  # fmt: skip
     """Fills ``out`` [seeds, epochs, S, A]: Q after each ``batch`` steps of Q += step (y - Q). ``keys`` [seeds, 4]:
     moves, noise, hits, fakes; ``starts`` [seeds]. ``rough`` = (noise, share, magnitude, level); None without noise
@@ -32,8 +31,8 @@ def vanilla(
 
 @njit(cache=True, parallel=True)
 def batched(
-    out: Floats, keys: Any, starts: Any, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
-    rough: Any, batch: int, step: float, kind: int, trims: Floats, block: int, fewest: int,
+    out: Floats, keys: Words, starts: Ints, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
+    rough: Rough | None, batch: int, step: float, kind: int, trims: Floats, block: int, fewest: int,
 ) -> None:  # fmt: skip
     """Fills ``out`` [seeds, epochs, S, A]: Q after each epoch of ``batch`` steps with Q frozen, then ``improve``."""
     for i in prange(len(starts)):
@@ -43,8 +42,8 @@ def batched(
 
 @njit(cache=True)
 def _vanilla(
-    out: Floats, keys: Any, state: int, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
-    rough: Any, batch: int, step: float,
+    out: Floats, keys: Words, state: int, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
+    rough: Rough | None, batch: int, step: float,
 ) -> None:  # fmt: skip
     q = np.zeros((rewards.shape[0], rewards.shape[1]))
     move, wiggle, hit, fake = keys[0], keys[1], keys[2], keys[3]
@@ -59,8 +58,8 @@ def _vanilla(
 
 @njit(cache=True)
 def _batched(
-    out: Floats, keys: Any, state: int, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
-    rough: Any, batch: int, step: float, kind: int, trims: Floats, block: int, fewest: int,
+    out: Floats, keys: Words, state: int, columns: Floats, bits: int, shift: int, rewards: Floats, gamma: float,
+    rough: Rough | None, batch: int, step: float, kind: int, trims: Floats, block: int, fewest: int,
 ) -> None:  # fmt: skip
     q = np.zeros((rewards.shape[0], rewards.shape[1]))
     targets, pairs = np.empty(batch), np.empty(batch, np.int64)
@@ -79,8 +78,8 @@ def _batched(
 
 @njit(cache=True)
 def transition(
-    move: Any, wiggle: Any, hit: Any, fake: Any, t: int, state: int, columns: Floats, bits: int, shift: int,
-    rewards: Floats, rough: Any,
+    move: np.uint64, wiggle: np.uint64, hit: np.uint64, fake: np.uint64, t: int, state: int, columns: Floats, bits: int,
+    shift: int, rewards: Floats, rough: Rough | None,
 ) -> tuple[int, int, float, int, int]:  # fmt: skip
     """Step ``t`` from ``state``: the state that is seen, the action, the reward and next state that are seen, and the
     true next state."""
@@ -127,7 +126,7 @@ def best_values(q: Floats) -> Floats:
 
 @njit(cache=True)
 def improve(
-    q: Floats, pairs: Any, targets: Floats, step: float, kind: int, trims: Floats, block: int, fewest: int
+    q: Floats, pairs: Ints, targets: Floats, step: float, kind: int, trims: Floats, block: int, fewest: int
 ) -> None:
     """Move ``q`` [S,A], in place, a ``step`` towards the estimate of each pair's ``targets`` [n]; ``pairs`` [n] = s A +
     a. A pair with less than ``fewest`` targets stays. ``trims`` [S A]."""

@@ -8,14 +8,15 @@ Reward and State Corruption via Batching"; predecessors arXiv 2409.03237, 2509.0
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints, Words
 from stretto.kernel.errors import ConfigError
 from stretto.tabular import counter
-from stretto.tabular.arguments import Floats, array, distinct_seeds, number, probabilities
+from stretto.tabular.arguments import array, distinct_seeds, number, probabilities
 from stretto.tabular.mdp import MDP, uniform_policy
 from stretto.tabular.q import corruption as streams
 from stretto.tabular.q import kernel
@@ -37,7 +38,7 @@ class Rule:
 
     method: Method = "trimmed"
     step: float | None = None
-    trim: Any = None
+    trim: ArrayLike | None = None
     block: int = 8
     fewest: int = 4
 
@@ -83,14 +84,14 @@ class Trajectories(NamedTuple):
     """What compiled loops read of a process: ``keys`` [seeds, 4] of random numbers, ``starts`` [seeds], the table of
     outcomes (``columns``, ``bits``), and the ``shift`` that splits an outcome into action and next state."""
 
-    keys: NDArray[np.uint64]
-    starts: NDArray[np.int64]
+    keys: Words
+    starts: Ints
     columns: Floats
     bits: int
     shift: int
 
 
-def trajectories(mdp: MDP, behaviour: Any, seeds: Any) -> Trajectories:
+def trajectories(mdp: MDP, behaviour: ArrayLike | None, seeds: ArrayLike) -> Trajectories:
     """Tables for trajectories of ``mdp`` under ``behaviour`` [S,A] (None: uniform), one a seed. The first state is
     drawn from ``mdp.start``."""
     policy = uniform_policy(mdp) if behaviour is None else behaviour
@@ -108,14 +109,14 @@ def trajectories(mdp: MDP, behaviour: Any, seeds: Any) -> Trajectories:
 
 def q_learning(
     mdp: MDP,
-    seeds: Any,
+    seeds: ArrayLike,
     rule: Rule | None = None,
     corruption: Corruption | None = None,
     *,
     epochs: int = 100,
     batch: int = 8000,
     noise: float = 0.0,
-    behaviour: Any = None,
+    behaviour: ArrayLike | None = None,
 ) -> Floats:
     """Q [seeds, epochs, S, A] after each epoch of ``batch`` steps (for ``vanilla``: after every ``batch`` steps), from
     Q = 0. ``rule``: default trimmed. ``corruption``: default none. ``noise``: standard deviation of normal noise on
@@ -145,7 +146,7 @@ def q_learning(
     return out
 
 
-def sup_errors(history: Floats, target: Any) -> Floats:
+def sup_errors(history: Floats, target: ArrayLike) -> Floats:
     """Largest error over states and actions, max |Q - target| [...], of each table in ``history`` [..., S, A];
     ``target`` [S,A]."""
     history = array("sup_errors", "history", history)

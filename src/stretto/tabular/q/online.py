@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium
 import numpy as np
+from gymnasium.spaces import Discrete
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, discount, number
+from stretto.tabular.arguments import discount, number
+from stretto.tabular.gym_spaces import DiscreteEnv
 from stretto.tabular.q.kernel import improve
 from stretto.tabular.q.learning import Rule
 
@@ -21,7 +22,7 @@ class OnlineQ:
 
     def __init__(
         self,
-        env: Any,
+        env: DiscreteEnv,
         gamma: float,
         rule: Rule,
         *,
@@ -31,15 +32,13 @@ class OnlineQ:
         seed: int = 0,
     ) -> None:
         where = type(self).__name__
-        for name in ("observation_space", "action_space"):
-            if not isinstance(getattr(env, name, None), gymnasium.spaces.Discrete):
-                raise ConfigError(f"{where}: env.{name} is {getattr(env, name, None)}; it must be Discrete")
+        states, actions = (_discrete(where, env, name) for name in ("observation_space", "action_space"))
         if not isinstance(rule, Rule):
             raise ConfigError(f"{where}: rule must be a Rule; got {rule!r}")
         self.rule, self.gamma = rule, discount(where, gamma)
         self.explore = number(where, "explore", explore, 0, 1)
-        self._first = (int(env.observation_space.start), int(env.action_space.start))
-        self.q = np.zeros((int(env.observation_space.n), int(env.action_space.n)))
+        self._first = (int(states.start), int(actions.start))
+        self.q = np.zeros((int(states.n), int(actions.n)))
         self._trims = rule.trims(number(where, "share", share, 0, below=0.5), *self.q.shape)
         self._targets = np.empty(int(number(where, "batch", batch, 1, whole=True)))
         self._pairs = np.empty(len(self._targets), np.int64)
@@ -72,7 +71,7 @@ class OnlineQ:
                     self.rule.fewest)  # fmt: skip
             self._filled, self._values = 0, self.q.max(1)
 
-    def learn(self, env: Any, steps: int, seed: int | None = None) -> Floats:
+    def learn(self, env: DiscreteEnv, steps: int, seed: int | None = None) -> Floats:
         """Act and take in ``steps`` steps of ``env``, reset with ``seed`` and whenever an episode ends; gives ``q``."""
         steps = int(number(f"{type(self).__name__}.learn", "steps", steps, 1, whole=True))
         observation, _ = env.reset(seed=seed)
@@ -90,7 +89,14 @@ class OnlineQ:
         return s
 
 
-def _whole(value: Any, first: int) -> int:
+def _discrete(where: str, env: DiscreteEnv, name: str) -> Discrete:
+    space = getattr(env, name, None)
+    if not isinstance(space, Discrete):
+        raise ConfigError(f"{where}: env.{name} is {space}; it must be Discrete")
+    return space
+
+
+def _whole(value: int, first: int) -> int:
     """``value`` counted from ``first``; -1 if it isn't a whole number."""
     try:
         found = int(value)
@@ -104,7 +110,7 @@ class TrimmedQ(OnlineQ):
     largest and smallest share (None: ``trim_for(share)``) before it takes their mean (BR-Async-Q)."""
 
     def __init__(
-        self, env: Any, gamma: float, *, share: float, trim: Any = None, step: float = 0.5, batch: int = 8000,
-        explore: float = 1.0, seed: int = 0,
+        self, env: DiscreteEnv, gamma: float, *, share: float, trim: ArrayLike | None = None, step: float = 0.5,
+        batch: int = 8000, explore: float = 1.0, seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(env, gamma, Rule("trimmed", step, trim), share=share, batch=batch, explore=explore, seed=seed)

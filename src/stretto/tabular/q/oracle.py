@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, number, probabilities
+from stretto.tabular.arguments import array, number, probabilities
 from stretto.tabular.chains import stationary
 from stretto.tabular.mdp import MDP, action_values, chain, uniform_policy, value_iteration
 from stretto.tabular.q.corruption import Corruption
@@ -45,7 +46,9 @@ def mean_limit(mdp: MDP, corruption: Corruption) -> Floats:
     )
 
 
-def robust_limit(mdp: MDP, corruption: Corruption, noise: float, trim: Any = None, tolerance: float = 1e-12) -> Floats:
+def robust_limit(
+    mdp: MDP, corruption: Corruption, noise: float, trim: ArrayLike | None = None, tolerance: float = 1e-12
+) -> Floats:
     """[S,A]: fixed point of trimmed Q-learning with epochs without end: Q = population trimmed mean of the mixture (1 -
     e) sum_s' P N(R + g V(s'), noise^2) + e (its corrupted targets), e the share at that pair (uniform behaviour).
     ``trim``: as of ``Rule``; None: ``trim_for`` the share. ``ConfigError`` if it isn't in [0, 1/2)."""
@@ -78,7 +81,7 @@ def robust_limit(mdp: MDP, corruption: Corruption, noise: float, trim: Any = Non
     raise ConfigError(f"robust_limit: no fixed point to {tolerance:g}; allow a larger tolerance")
 
 
-def population_trimmed_mean(weights: Any, means: Any, spread: Any, trim: Any) -> Floats:
+def population_trimmed_mean(weights: ArrayLike, means: ArrayLike, spread: ArrayLike, trim: ArrayLike) -> Floats:
     """[...]: mean of the part between quantiles ``trim`` and 1 - ``trim`` [...] of mixtures of K normals, ``weights``
     [..., K], ``means`` [..., K], standard deviations ``spread`` [K] (0: a point mass). Quantiles by bisection."""
     where = "population_trimmed_mean"

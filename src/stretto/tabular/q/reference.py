@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.tabular import counter
-from stretto.tabular.arguments import Floats, number
+from stretto.tabular.arguments import number
 from stretto.tabular.mdp import MDP
 from stretto.tabular.q.corruption import Corruption
 from stretto.tabular.q.learning import Rule, trajectories
@@ -24,7 +25,7 @@ def plain_q_learning(
     epochs: int,
     batch: int,
     noise: float = 0.0,
-    behaviour: Any = None,
+    behaviour: ArrayLike | None = None,
 ) -> Floats:
     """Q tables [epochs, S, A] of one seed's run after each epoch; arguments as those of ``q_learning``."""
     number("plain_q_learning", "epochs", epochs, 1, whole=True)

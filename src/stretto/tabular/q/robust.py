@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.tabular.arguments import array, number
 
-Floats = NDArray[np.float64]
 MEAN, MEDIAN_OF_MEANS, TRIMMED = 0, 1, 2
 MOST_TRIM = 0.45
 
 
-def trimmed_mean(x: Any, trim: float) -> Any:
+def trimmed_mean(x: ArrayLike, trim: float) -> float | Floats:
     """Mean of ``x`` [..., n] along its last axis without the ceil(trim n) smallest and as many largest samples; at
     least one, the median, or the two in the middle, is left. ``trim`` in [0, 1/2). A float if ``x`` is [n]."""
     samples = _samples("trimmed_mean", x)
@@ -24,7 +23,7 @@ def trimmed_mean(x: Any, trim: float) -> Any:
     return _along(samples, TRIMMED, trim, 1)
 
 
-def median_of_means(x: Any, block: int) -> Any:
+def median_of_means(x: ArrayLike, block: int) -> float | Floats:
     """Median over the means of blocks of ``block`` consecutive samples of ``x`` [..., n] along its last axis. Samples
     after the last full block are left out; fewer than ``block`` are one block [inferred]. A float if ``x`` is [n]."""
     samples = _samples("median_of_means", x)
@@ -46,7 +45,7 @@ def trim_for(share: float, samples: int | None = None) -> float:
     return min(MOST_TRIM, trim)
 
 
-def local_share(share: float, visits: Any) -> Floats:
+def local_share(share: float, visits: ArrayLike) -> Floats:
     """Corrupted share of what is recorded at each pair [S,A], when a ``share`` of steps is recorded at a uniform state
     and so, under a uniform behaviour, at a uniform pair: e u / ((1 - e) mu + e u), u = 1 / (S A), mu = ``visits``
     [S,A] the share of time at each pair."""
@@ -90,13 +89,13 @@ def _mean(y: Floats, low: int, high: int) -> float:
     return total / (high - low)
 
 
-def _samples(where: str, x: Any) -> Floats:
+def _samples(where: str, x: ArrayLike) -> Floats:
     samples = array(where, "x", x)
     number(where, "samples in x", samples.shape[-1] if samples.ndim else 0, 1)
     return samples
 
 
-def _along(x: Floats, kind: int, trim: float, block: int) -> Any:
+def _along(x: Floats, kind: int, trim: float, block: int) -> float | Floats:
     rows = x.reshape(-1, x.shape[-1])
     out = np.array([estimate(row.copy(), kind, trim, block) for row in rows]).reshape(x.shape[:-1])
     return float(out) if out.ndim == 0 else out

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stretto.data.arrays import Floats
 from stretto.data.batch import TokenBatch
 from stretto.kernel.errors import ConfigError
 from stretto.objectives.temporal import vtrace
-from stretto.tabular.arguments import Floats, number
+from stretto.tabular.arguments import number
 from stretto.tabular.delay import Delays
 from stretto.tabular.mdp import policy_value
 from stretto.tabular.rac.late_rewards import LateRewardMDP, LateRewards

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, number, probabilities
+from stretto.tabular.arguments import array, number, probabilities
 from stretto.tabular.delay import DelayLine
 from stretto.tabular.mdp import MDP, action_values, policy_value, soft_value_iteration
 
@@ -34,14 +36,14 @@ class LateRewardMDP:
         shape = (None, self.mdp.states, self.mdp.actions)
         object.__setattr__(self, "channels", array("LateRewardMDP", "channels", self.channels, shape))
 
-    def with_mass(self, mass: Any) -> MDP:
+    def with_mass(self, mass: ArrayLike) -> MDP:
         """The process in which channel c pays ``mass`` [C] (or one number) of itself: what a learner sees in the long
         run without placeholders."""
         r = _masses("LateRewardMDP.with_mass", mass, len(self.channels))
         return replace(self.mdp, rewards=self.mdp.rewards + np.einsum("c,csa->sa", r, self.channels))
 
 
-def _masses(where: str, mass: Any, channels: int) -> Floats:
+def _masses(where: str, mass: ArrayLike, channels: int) -> Floats:
     """``mass`` as R [C], each in [0, 1]."""
     r = array(where, "mass", mass)
     if r.shape not in ((), (1,), (channels,)):
@@ -88,7 +90,7 @@ def waiting_time(q: float, wait: int, channels: int = 1) -> float:
     return 1 + float((1 - (1 - late) ** channels).sum())
 
 
-def total_mass(chance: Any, weight: Any) -> float:
+def total_mass(chance: ArrayLike, weight: ArrayLike) -> float:
     """R = sum_d P(d) weight(d), in [0, 1]: ``chance`` [D] non-negative with a sum of at most 1 (what is missing never
     arrives), ``weight`` [D] in [0, 1]."""
     p = array("total_mass", "chance", chance, (None,))
@@ -100,13 +102,13 @@ def total_mass(chance: Any, weight: Any) -> float:
     return float(p @ w)
 
 
-def advantage(mdp: MDP, policy: Any) -> Floats:
+def advantage(mdp: MDP, policy: ArrayLike) -> Floats:
     """Exact advantages A = Q - V [S,A] of ``policy`` [S,A]."""
     values = policy_value(mdp, policy)
     return action_values(mdp, values) - values[:, None]
 
 
-def advantage_bias(world: LateRewardMDP, policy: Any, mass: Any, placeholders: Any = 0.0) -> Floats:
+def advantage_bias(world: LateRewardMDP, policy: ArrayLike, mass: ArrayLike, placeholders: ArrayLike = 0.0) -> Floats:
     """[S,A]: E[A_RAC] - A = -sum_c (1 - R_c) A_{r_c - m_c}, for ``mass`` R [C] or a number and ``placeholders`` m,
     a number or what ``channels`` broadcasts with ([C,1,1], [C,S,A])."""
     r = _masses("advantage_bias", mass, len(world.channels))
@@ -120,14 +122,14 @@ def advantage_bias(world: LateRewardMDP, policy: Any, mass: Any, placeholders: A
     return -advantage(replace(world.mdp, rewards=missing), policy)
 
 
-def soft_policy_bias(world: LateRewardMDP, mass: Any, temp: float = 0.1) -> float:
+def soft_policy_bias(world: LateRewardMDP, mass: ArrayLike, temp: float = 0.1) -> float:
     """max_s sum_a |pi_R - pi|: how far the soft-optimal policy at temperature ``temp`` moves when channels only pay
     ``mass``. Linear in the slack only as it vanishes."""
     biased, true = (soft_value_iteration(world.with_mass(r), temp)[1] for r in (mass, 1.0))
     return float(np.abs(biased - true).sum(1).max())
 
 
-def clipped_mean(behaviour: Any, policy: Any, rho_bar: float) -> Floats:
+def clipped_mean(behaviour: ArrayLike, policy: ArrayLike, rho_bar: float) -> Floats:
     """[S]: E_mu[min(rho_bar, pi / mu)] of ``behaviour`` mu and ``policy`` pi [S,A]; 1 where the clipped ratio is
     unbiased, less where it isn't."""
     mu = probabilities("clipped_mean", "behaviour", behaviour, (None, None))

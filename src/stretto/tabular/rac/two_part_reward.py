@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats, Ints
 from stretto.tabular.softmax import softmax
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 STATES, ACTIONS = 3, 2
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats, Ints
 from stretto.data.batch import TokenBatch
-
-Floats = NDArray[np.float64]
+from stretto.objectives.interface import LossFunction
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,9 @@ class ContextBandit:
         within = (self.policy[:, :, None] * each**2).sum(1) - mean**2
         return float((within.mean(0) + group * mean.var(0)).sum() / rollouts)
 
-    def measured(self, objective: Any, rollouts: int, group: int, repetitions: int, g: np.random.Generator) -> float:
+    def measured(
+        self, objective: LossFunction, rollouts: int, group: int, repetitions: int, g: np.random.Generator
+    ) -> float:
         """Variance (summed over parameters) of the mean gradient of ``rollouts`` in groups of ``group``, as ``law``
         gives it, but measured: of ``objective`` (token-mean aggregation) over ``repetitions`` batches sampled by the
         policy itself."""
@@ -61,10 +61,16 @@ class ContextBandit:
         return float(mean.var(0, ddof=1).sum())
 
 
-def gradient_factors(objective: Any, chance: Floats, **given: NDArray[Any]) -> Floats:
+def gradient_factors(
+    objective: LossFunction,
+    chance: Floats,
+    *,
+    advantages: Floats | None = None,
+    rewards: Floats | None = None,
+    group: Ints | None = None,
+) -> Floats:
     """What ``objective`` multiplies grad log pi by [B], for B one-token rows sampled with ``chance`` [B] from the
-    current policy. ``given``: ``advantages`` [B], or ``rewards`` and ``group`` [B] for the objective's own."""
-    advantages, rewards, group = (given.get(name) for name in ("advantages", "rewards", "group"))
+    current policy. Give it ``advantages`` [B], or ``rewards`` and ``group`` [B] for the objective's own."""
     logp = torch.from_numpy(np.log(chance))[:, None].requires_grad_()
     batch = TokenBatch(
         mask=torch.ones(logp.shape, dtype=torch.bool),
@@ -76,7 +82,7 @@ def gradient_factors(objective: Any, chance: Floats, **given: NDArray[Any]) -> F
     return np.asarray(-torch.autograd.grad(loss, logp)[0][:, 0].numpy() * len(chance))
 
 
-def group_scale(objective: Any, policy: Floats, reward: Floats, group: int) -> float:
+def group_scale(objective: LossFunction, policy: Floats, reward: Floats, group: int) -> float:
     """Expected gradient of ``objective`` (mean over rows; its own group baseline) over all K^``group`` groups of one
     context, in units of the true gradient (least squares; ``policy``, ``reward`` [K])."""
     tuples = np.array(list(itertools.product(range(len(policy)), repeat=group)))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from stretto.data.arrays import Floats
 from stretto.data.batch import TokenBatch
+from stretto.objectives.base import Objective
 
-Floats = NDArray[np.float64]
 Baseline = Literal["critic", "running-mean", "own"]
 STYLES, CONTENTS = 2, 2
 
@@ -71,7 +71,7 @@ class Followed:
 
 def follow(
     world: StyleBandit,
-    objective: Any,
+    objective: Objective,
     *,
     baseline: Baseline,
     group: int = 1,

@@ -6,12 +6,12 @@ Random batches with heavy-tailed log-ratios.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from stretto.data.batch import TokenBatch
+from stretto.objectives.base import Objective
 from stretto.objectives.regions import contraction
 from stretto.objectives.sat import SAT
 
@@ -40,7 +40,7 @@ def contractions(sat: SAT, batch: TokenBatch, logp: Tensor) -> tuple[Tensor, Ten
 
 
 def violations(
-    sat: SAT, nominal: Any, batch: TokenBatch, logp: Tensor, advantages: Tensor
+    sat: SAT, nominal: Objective, batch: TokenBatch, logp: Tensor, advantages: Tensor
 ) -> tuple[dict[str, int], int]:
     """(violations, tokens whose update is newly intercepted). Violations: tokens that break a property of the
     staleness-adaptive region (arXiv 2607.18722, Proposition 4.1), beside the ``nominal`` clipped objective with the
@@ -69,7 +69,7 @@ def violations(
     return counts, int(band.sum())
 
 
-def unlike_nominal(sat: SAT, nominal: Any, batch: TokenBatch, advantages: Tensor, size: float) -> int:
+def unlike_nominal(sat: SAT, nominal: Objective, batch: TokenBatch, advantages: Tensor, size: float) -> int:
     """Tokens on which value or slope differ bit for bit although all |log r| are ``size`` (0: equal policies)."""
     (behavior,) = batch.need("logp_behavior")
     sign = torch.where(behavior > behavior.median(), 1.0, -1.0).to(behavior)
@@ -78,7 +78,7 @@ def unlike_nominal(sat: SAT, nominal: Any, batch: TokenBatch, advantages: Tensor
     return int(sum((a != b).sum() for a, b in zip(*found, strict=True)))
 
 
-def _tokens(objective: Any, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+def _tokens(objective: Objective, batch: TokenBatch, logp: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
     """Surrogate per token, and the derivative of the loss by the token's log-probability."""
     leaf = logp.clone().requires_grad_()
     (slope,) = torch.autograd.grad(objective(batch, leaf, advantages=advantages).total, leaf)

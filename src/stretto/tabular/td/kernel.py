@@ -10,14 +10,14 @@ checkpoints nor threads change it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import njit, prange
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, distinct_seeds, number
+from stretto.tabular.arguments import array, distinct_seeds, number
 from stretto.tabular.counter import key, uniform
 from stretto.tabular.sampling import alias_sample, alias_table
 from stretto.tabular.td.process import RewardProcess
@@ -34,7 +34,7 @@ class Run:
     """``checkpoints`` [C]: transitions made; ``values`` [seeds,C,S] after them; ``worst`` [seeds,C]: the largest
     sup-norm error at any time since the checkpoint before (both ends counted; from the start for the first)."""
 
-    checkpoints: NDArray[np.int64]
+    checkpoints: Ints
     values: Floats
     worst: Floats
 
@@ -45,7 +45,14 @@ class Run:
         return np.asarray(np.abs(self.values - true).max(-1))
 
 
-def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, values: Any = 0.0, truth: Any = None) -> Run:
+def td(
+    process: RewardProcess,
+    steps: Steps,
+    seeds: ArrayLike,
+    checkpoints: ArrayLike,
+    values: ArrayLike = 0.0,
+    truth: ArrayLike | None = None,
+) -> Run:
     """TD from ``values`` (V_0: a number, or [S]) for the last checkpoint's number of transitions, for each of
     ``seeds``. ``checkpoints``: increasing numbers of transitions >= 1. ``truth`` [S]: what ``Run.worst`` measures
     errors from; None: V*, which takes a solve of S equations. ``ConfigError`` for others."""
@@ -61,8 +68,8 @@ def td(process: RewardProcess, steps: Steps, seeds: Any, checkpoints: Any, value
 
 
 def first_passage(
-    process: RewardProcess, steps: Steps, seeds: Any, eps: float, every: int, limit: int, values: Any = 0.0
-) -> NDArray[np.int64]:
+    process: RewardProcess, steps: Steps, seeds: ArrayLike, eps: float, every: int, limit: int, values: ArrayLike = 0.0
+) -> Ints:
     """Transitions [seeds] until the sup-norm error is <= ``eps``, checked each ``every`` transitions; -1 where it isn't
     by ``limit``. ``ConfigError`` for numbers out of range."""
     where = "first_passage"
@@ -158,7 +165,7 @@ def _pass(tables, first, truth, step, seeds, eps, every, limit):  # type: ignore
     return out
 
 
-def _tables(process: RewardProcess) -> tuple[Any, ...]:
+def _tables(process: RewardProcess) -> tuple[Floats, int, Floats, Floats, Floats, int]:
     return (*alias_table(process.transitions), process.rewards, process.gamma, *alias_table(process.start[None]))
 
 
@@ -176,7 +183,7 @@ def _code(steps: Steps) -> tuple[float, float, float]:
     return float(steps.top), float(steps.h), float(steps.t0)
 
 
-def _marks(where: str, checkpoints: Any) -> NDArray[np.int64]:
+def _marks(where: str, checkpoints: ArrayLike) -> Ints:
     try:
         marks = np.atleast_1d(np.asarray(checkpoints))
     except ValueError:
@@ -187,6 +194,6 @@ def _marks(where: str, checkpoints: Any) -> NDArray[np.int64]:
     return np.ascontiguousarray(marks, np.int64)
 
 
-def _first_values(where: str, values: Any, states: int) -> Floats:
+def _first_values(where: str, values: ArrayLike, states: int) -> Floats:
     first = array(where, "values", values)
     return np.full(states, first.item()) if np.ndim(values) == 0 else array(where, "values", first, (states,))

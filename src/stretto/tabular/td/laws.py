@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import solve_continuous_lyapunov
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, number
+from stretto.tabular.arguments import number
 from stretto.tabular.chains import hitting_times, stationary, time_reversal
 from stretto.tabular.td.process import RewardProcess
 

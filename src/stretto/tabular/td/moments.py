@@ -8,12 +8,13 @@ without approximation, S^2 small products a transition.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import ArrayLike
 
-from stretto.tabular.arguments import Floats, array, number
+from stretto.data.arrays import Floats
+from stretto.tabular.arguments import array, number
 from stretto.tabular.td.process import RewardProcess
 from stretto.tabular.td.steps import Steps
 
@@ -27,7 +28,7 @@ class Moments:
     second: Floats
 
 
-def moments(process: RewardProcess, steps: Steps | Any, updates: int, values: Any = 0.0) -> Moments:
+def moments(process: RewardProcess, steps: Steps | ArrayLike, updates: int, values: ArrayLike = 0.0) -> Moments:
     """Moments of the error V - V* after ``updates`` from V_0 = ``values`` (a number, or [S]) and the process's
     start. ``steps``: a rule, or eta_1 .. eta_T themselves. ``ConfigError`` for other shapes."""
     where = "moments"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, discount, number
+from stretto.tabular.arguments import array, discount, number
 from stretto.tabular.td.steps import Steps
 
 
@@ -17,7 +17,7 @@ class TD:
     ``values``: V_0, a number or [S]. ``values`` [S] and ``updates`` are what it has come to. ``ConfigError`` for
     arguments out of range."""
 
-    def __init__(self, states: int, gamma: Any, steps: Steps, values: Any = 0.0) -> None:
+    def __init__(self, states: int, gamma: ArrayLike, steps: Steps, values: ArrayLike = 0.0) -> None:
         states = int(number("TD", "states", states, 1, whole=True))
         for value in np.atleast_1d(array("TD", "gamma", gamma)).flat:
             discount("TD", value)

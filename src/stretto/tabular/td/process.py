@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from stretto.data.arrays import Floats
 from stretto.kernel.errors import ConfigError
-from stretto.tabular.arguments import Floats, array, discount, probabilities
+from stretto.tabular.arguments import array, discount, probabilities
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,14 @@ class RewardProcess:
 
     transitions: Floats
     rewards: Floats
-    gamma: Any
-    start: Any = 0
+    gamma: Floats
+    start: Floats = 0  # type: ignore[assignment]
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, transitions: ArrayLike, rewards: ArrayLike, gamma: ArrayLike, start: ArrayLike = 0
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         where = "RewardProcess"
@@ -83,7 +91,7 @@ class RewardProcess:
         return np.asarray((self.transitions * self.surprises() ** 2).sum(1))
 
 
-def with_restarts(process: RewardProcess, ends: Any) -> RewardProcess:
+def with_restarts(process: RewardProcess, ends: ArrayLike) -> RewardProcess:
     """Episodes as one endless trajectory: each state marked in ``ends`` [S] (bool) has reward 0 and discount 0, hence
     value 0, and the next episode's first state follows it. All other values stay those of the episodic task.
     ``ConfigError`` if ``ends`` has another shape or marks every state."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
-from stretto.tabular.arguments import Floats, number
+from stretto.data.arrays import Floats
+from stretto.tabular.arguments import number
 from stretto.tabular.counter import key, uniforms
 from stretto.tabular.sampling import alias_sample, alias_table
 from stretto.tabular.td.kernel import STREAM
@@ -16,7 +16,7 @@ from stretto.tabular.td.steps import Steps
 
 
 def td_path(
-    process: RewardProcess, steps: Steps, seed: int, updates: int, values: Any = 0.0
+    process: RewardProcess, steps: Steps, seed: int, updates: int, values: ArrayLike = 0.0
 ) -> tuple[list[int], Floats]:
     """States s_1 .. s_{T+1} and values [T+1,S] before each transition and after the last, T = ``updates``."""
     updates = int(number("td_path", "updates", updates, 1, whole=True))

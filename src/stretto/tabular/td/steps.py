@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stretto.tabular.arguments import Floats, number
+from stretto.data.arrays import Floats
+from stretto.tabular.arguments import number
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ times the number of rows, is that row's own gradient. Weighted by the rows' chan
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from stretto.data.batch import TokenBatch
+from stretto.objectives.interface import LossFunction
+from stretto.objectives.loss import Loss
 from stretto.tabular.token_tree.tree import TokenTree
 
 
@@ -53,21 +53,21 @@ def all_draws(tree: TokenTree, sampler: Tensor, draws: int) -> tuple[Tensor, Ten
 
 
 def row_gradients(
-    objective: Callable[..., Any], batch: TokenBatch, tree: TokenTree, paths: Tensor, policy: Tensor
-) -> tuple[Any, Tensor]:
+    objective: LossFunction, batch: TokenBatch, tree: TokenTree, paths: Tensor, policy: Tensor
+) -> tuple[Loss, Tensor]:
     """(Loss, gradients [B,N,V] of each row's own loss on the logits) at the policy of log-probabilities ``policy``
-    [N,V]. Recorded draws and heads are handed over as ``sampled_logprobs`` and ``top_logprobs``."""
+    [N,V]. The current log-probabilities of recorded draws and heads are in the batch that ``objective`` gets."""
     there = policy[tree.nodes[paths]]
     assert batch.tokens is not None
     picks = {
         "logp": batch.tokens[..., None],
-        "sampled_logprobs": batch.sampled_tokens,
-        "top_logprobs": batch.top_tokens,
+        "sampled_logp": batch.sampled_tokens,
+        "top_logp": batch.top_tokens,
     }
     taken = {name: at for name, at in picks.items() if at is not None}
     leaves = {name: there.gather(2, at).requires_grad_() for name, at in taken.items()}
-    extra = {name: x for name, x in leaves.items() if name != "logp"}
-    loss = objective(batch, leaves["logp"][..., 0], **extra)
+    current = {name: x for name, x in leaves.items() if name != "logp"}
+    loss = objective(batch.replace(**current), leaves["logp"][..., 0])
     grads = torch.autograd.grad(loss.total, list(leaves.values()), allow_unused=True)
     on_logp = torch.zeros_like(there)
     for at, grad in zip(taken.values(), grads, strict=True):
@@ -80,7 +80,7 @@ def row_gradients(
 
 
 def expected_gradient(
-    objective: Callable[..., Any],
+    objective: LossFunction,
     batch: TokenBatch,
     tree: TokenTree,
     paths: Tensor,
