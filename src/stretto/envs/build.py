@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
+from stretto.envs.abilities import ChecksAnswers, TakesVerifier
 from stretto.envs.base import ENVIRONMENTS, Environment
 from stretto.envs.verifiers import Verifier, make_verifier
 from stretto.envs.weighted import Part, Weighted
@@ -14,18 +15,16 @@ def build_environment(config: RunConfig) -> Environment:
     """Build ``config.env`` and give it ``config.reward``; call ``bind`` on it before use."""
     env = ENVIRONMENTS.build(config.env.name, config.env.options, "env")
     if config.reward is not None:
-        use = getattr(env, "use_verifier", None)
-        if use is None:
+        if not isinstance(env, TakesVerifier):
             raise ConfigError(
                 f"reward = {', '.join(reward_names(config.reward))}: environment {config.env.name!r} scores by itself "
                 "(it has no use_verifier method); remove `reward` or choose another environment"
             )
-        use(_verifier(config))
+        env.use_verifier(_verifier(config))
     elif config.reward_options:
         raise ConfigError("reward_options is set, but reward is not: name the verifier that they belong to")
-    check = getattr(env, "check_answers", None)
-    if check is not None:
-        check()
+    if isinstance(env, ChecksAnswers):
+        env.check_answers()
     return env
 
 

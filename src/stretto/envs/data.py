@@ -219,7 +219,7 @@ def _digest(rows: list[Row]) -> str:
     return digest.hexdigest()
 
 
-def _jsonl_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+def _jsonl_rows(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
     for number, values in read_jsonl(path, torn=False, loads=_loads):
         yield f"{path}:{number}", values
 
@@ -237,7 +237,7 @@ def _loads(line: bytes) -> object:
     return values
 
 
-def _disk_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+def _disk_rows(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
     try:
         from datasets import Dataset, load_from_disk
     except ImportError as error:

@@ -6,16 +6,19 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from stretto.kernel.errors import ConfigError, DataError, did_you_mean
+from stretto.kernel.json import Jsonable
 from stretto.models.backend import check_unmarked, marked
 
 if TYPE_CHECKING:
     from stretto.data.trajectory import Ints
+    from stretto.models.protocols import ChatTemplates
     from stretto.models.tokenizer import LightTokenizer
 
-Messages = Sequence[Mapping[str, Any]]
+Messages = Sequence[Mapping[str, Jsonable]]
+Tools = Sequence[Mapping[str, Jsonable]]
 _OURS = frozenset({"messages", "tools", "add_generation_prompt"})
 _TAKEN = _OURS | {"conversation", "chat_template", "continue_final_message", "tokenize", "sanitize_control_tokens",
                   "padding", "truncation", "max_length", "return_tensors", "return_dict",
@@ -27,12 +30,12 @@ def encode_chat(
     tokenizer: LightTokenizer,
     messages: Messages,
     *,
-    tools: Sequence[Mapping[str, Any]] = (),
+    tools: Tools = (),
     chat_template: str | None = None,
     continue_final_message: bool = True,
     add_generation_prompt: bool = True,
     split_special_tokens: bool = False,
-    **variables: Any,
+    **variables: Jsonable,
 ) -> Ints:
     """Ids [n] of ``messages`` as a prompt.
 
@@ -46,16 +49,17 @@ def encode_chat(
         raise DataError("this tokenizer has no chat template; set chat = false for the environment, or give it one")
     goes_on = continue_final_message and messages[-1].get("role") == "assistant"
     controls = control_texts(tokenizer, chat_template, tools) if split_special_tokens else None
-    given: Any = [[dict(m) for m in messages], [dict(t) for t in tools] or None, variables]
+    conversation, described, told = [dict(m) for m in messages], [dict(t) for t in tools], variables
     if controls is not None:
-        given = _hidden(given, controls)
-    blank = goes_on and isinstance(said := given[0][-1].get("content"), str) and not said.strip()
+        conversation = [_hidden_in(m, controls) for m in conversation]
+        described, told = [_hidden_in(t, controls) for t in described], _hidden_in(told, controls)
+    blank = goes_on and isinstance(said := conversation[-1].get("content"), str) and not said.strip()
     if blank:  # where a template trims, Transformers would trim the opening of the answer with it
-        given[0][-1]["content"] = f"{said}x"
+        conversation[-1]["content"] = f"{said}x"
     try:
-        text = tokenizer.full.apply_chat_template(
-            given[0], tools=given[1], chat_template=chat_template, tokenize=False, continue_final_message=goes_on,
-            add_generation_prompt=add_generation_prompt and not goes_on, **given[2],
+        text = _templates(tokenizer).apply_chat_template(
+            conversation, tools=described or None, chat_template=chat_template, tokenize=False,
+            continue_final_message=goes_on, add_generation_prompt=add_generation_prompt and not goes_on, **told,
         )  # fmt: skip
     except Exception as error:  # a template is a program: it raises anything
         reason = str(error).split("Final message to continue:")[0].strip() or "nothing"
@@ -69,7 +73,7 @@ def encode_chat(
     return tokenizer.encode_rendered(_shown(text, controls), frozenset(controls))
 
 
-def control_texts(tokenizer: LightTokenizer, chat_template: str | None, tools: Sequence[Any]) -> tuple[str, ...]:
+def control_texts(tokenizer: LightTokenizer, chat_template: str | None, tools: Tools) -> tuple[str, ...]:
     """Special tokens, and added tokens that the template writes, longest first: what messages must not spell out."""
     template = template_text(tokenizer, chat_template, tools)
     added = tokenizer.backend.get_added_tokens_decoder().values()
@@ -77,7 +81,11 @@ def control_texts(tokenizer: LightTokenizer, chat_template: str | None, tools: S
     return tuple(sorted(tokenizer.special_texts | written, key=lambda text: (-len(text), text)))
 
 
-def _hidden(value: Any, controls: tuple[str, ...]) -> Any:
+def _hidden_in(table: Mapping[str, Jsonable], controls: tuple[str, ...]) -> dict[str, Jsonable]:
+    return {key: _hidden(entry, controls) for key, entry in table.items()}
+
+
+def _hidden(value: Jsonable, controls: tuple[str, ...]) -> Jsonable:
     """``value`` with each control token in its texts replaced by a character that stands for it."""
     if isinstance(value, str):
         check_unmarked(value)
@@ -89,7 +97,7 @@ def _hidden(value: Any, controls: tuple[str, ...]) -> Any:
         numbers = {text: k for k, text in enumerate(controls)}
         return _pattern(controls).sub(lambda found: chr(_FIRST_PLACEHOLDER + numbers[found[0]]), value)
     if isinstance(value, Mapping):
-        return {key: _hidden(entry, controls) for key, entry in value.items()}
+        return _hidden_in(value, controls)
     if isinstance(value, list | tuple):
         return [_hidden(entry, controls) for entry in value]
     return value
@@ -106,12 +114,16 @@ def _pattern(controls: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, controls)) or "(?!)")
 
 
-def template_text(tokenizer: LightTokenizer, chat_template: str | None, tools: Sequence[Any] = ()) -> str:
+def template_text(tokenizer: LightTokenizer, chat_template: str | None, tools: Tools = ()) -> str:
     """The Jinja text that would render; ``DataError`` if several are there and none is the default."""
     try:
-        return str(tokenizer.full.get_chat_template(chat_template, list(tools) or None))
+        return _templates(tokenizer).get_chat_template(chat_template, [dict(t) for t in tools] or None)
     except ValueError as error:
         raise DataError(f"{error} Name one: env.chat_template") from error
+
+
+def _templates(tokenizer: LightTokenizer) -> ChatTemplates:
+    return cast("ChatTemplates", tokenizer.full)
 
 
 def read_template(given: str, tokenizer: LightTokenizer) -> str:
@@ -132,7 +144,7 @@ def read_template(given: str, tokenizer: LightTokenizer) -> str:
         raise ConfigError(f"env.chat_template = {given!r}: not UTF-8 text: {error}") from error
 
 
-def check_variables(template: str, variables: Mapping[str, Any], tools: bool) -> None:
+def check_variables(template: str, variables: Mapping[str, Jsonable], tools: bool) -> None:
     """``ConfigError`` for a variable, or for tools, that ``template`` doesn't read: they would change nothing."""
     reads = _variables(template) if variables or tools else frozenset()
     for name in variables:

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from stretto.data.arrays import Array
 from stretto.kernel.errors import ConfigError, WeightsError, did_you_mean
 from stretto.models.reach import check_reach, description_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Weights = Mapping[str, Tensor | Array]
+"""Parameters by their Transformers names; some or all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +62,11 @@ class Forward(Protocol):
         """Every parameter by its Transformers name; views, in the model's own layout."""
         ...
 
-    def check(self, weights: Mapping[str, Any]) -> None:
+    def check(self, weights: Weights) -> None:
         """Raise ``WeightsError`` for unknown names or wrong shapes; ``weights`` may hold only some parameters."""
         ...
 
-    def copy_in(self, weights: Mapping[str, Any]) -> None:
+    def copy_in(self, weights: Weights) -> None:
         """Overwrite these parameters in place (``check`` them first)."""
         ...
 
@@ -87,7 +94,7 @@ class Forward(Protocol):
         ...
 
 
-def check_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
+def check_weights(parameters: Mapping[str, Tensor], weights: Weights, aliases: Mapping[str, str]) -> None:
     """Raise ``WeightsError`` for a name that the model lacks, or a shape that isn't its own.
 
     ``aliases`` maps tied names to the parameter that they share; both may be given only if they're equal.
@@ -110,7 +117,7 @@ def _hint(name: str, parameters: Mapping[str, Tensor]) -> str:
     return hint if len(hint) < 400 else hint[:400] + " ..."
 
 
-def build_forward(model: Any, kind: str, dtype: torch.dtype, max_model_len: int) -> Forward:
+def build_forward(model: PreTrainedModel, kind: str, dtype: torch.dtype, max_model_len: int) -> Forward:
     """The forward pass for ``model``: ``fast``, ``transformers``, or ``auto`` (fast where it exists).
 
     Raises ``ConfigError`` if ``fast`` is asked for and the model isn't supported, or if the model can't read rows of
@@ -118,7 +125,7 @@ def build_forward(model: Any, kind: str, dtype: torch.dtype, max_model_len: int)
     """
     from stretto.models.generic import GenericForward
     from stretto.models.llama import LlamaForward
-    from stretto.models.llama_like import unsupported
+    from stretto.models.llama_like import as_llama, unsupported
 
     if kind not in ("auto", "fast", "transformers"):
         raise ConfigError(f"engine.forward = {kind!r}; {did_you_mean(kind, ('auto', 'fast', 'transformers'))}")
@@ -128,4 +135,4 @@ def build_forward(model: Any, kind: str, dtype: torch.dtype, max_model_len: int)
         raise ConfigError(f"engine.forward = 'fast' can't run this model: {reason}. Use 'auto' or 'transformers'")
     if kind == "transformers" or reason is not None:
         return GenericForward(model, dtype, max_model_len)
-    return LlamaForward(model, dtype, max_model_len)
+    return LlamaForward(as_llama(model), dtype, max_model_len)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from stretto.kernel.errors import ConfigError
-from stretto.models.forward import KVShape, Span, check_weights
-from stretto.models.reach import description_of, window_of
+from stretto.models.forward import KVShape, Span, Weights, check_weights
+from stretto.models.reach import Description, description_of, window_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class _RowLayer(CacheLayerMixin):
@@ -46,7 +49,9 @@ class _PrefillLayer(_RowLayer):
         super().__init__(buffer, shape, 0)
         self.rows = rows
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         self.buffer[self.rows, : key_states.shape[2]] = self._flat(key_states, value_states)
         return key_states, value_states
 
@@ -56,7 +61,9 @@ class _DecodeLayer(_RowLayer):
         super().__init__(buffer, shape, length - 1)
         self.first, self.places, self.length = first, places, length
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         flat = self._flat(key_states, value_states)[:, 0]
         self.buffer.view(-1, self.buffer.shape[-1]).index_copy_(0, self.places, flat)
         seen = self.buffer[self.first : self.first + len(flat), : self.length]
@@ -74,13 +81,13 @@ class GenericForward:
     sliding window get a mask of their own.
     """
 
-    def __init__(self, model: Any, dtype: torch.dtype, max_model_len: int) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, max_model_len: int) -> None:
         self.name = type(model).__name__
         description = description_of(model.config)
         self._window = window_of(description)
         self._by_kind = bool(description.get("layer_types"))
         self._refuse(description, max_model_len)
-        self.model = model.to(dtype).eval()
+        self.model = model.to(dtype).eval()  # type: ignore[arg-type]  # the annotation has lost `self`
         self.dtype = dtype
         self.vocab = int(model.config.vocab_size)
         takes = inspect.signature(model.forward).parameters
@@ -99,7 +106,7 @@ class GenericForward:
                 "it would sample from another distribution than its own. Take another model"
             )
 
-    def _refuse(self, description: Mapping[str, Any], max_model_len: int) -> None:
+    def _refuse(self, description: Description, max_model_len: int) -> None:
         kinds = set(description.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
         if kinds:
             raise ConfigError(f"engine: {self.name} has layers of kind {sorted(kinds)}; only attention is supported")
@@ -154,12 +161,12 @@ class GenericForward:
         """Every parameter by its Transformers name (tied ones once)."""
         return {name: p.detach() for name, p in self._parameters.items()}
 
-    def check(self, weights: Mapping[str, Any]) -> None:
+    def check(self, weights: Weights) -> None:
         """Raise ``WeightsError`` unless ``copy_in`` can take all of these."""
         check_weights(self.parameters(), weights, self._aliases)
 
     @torch.no_grad()
-    def copy_in(self, weights: Mapping[str, Any]) -> None:
+    def copy_in(self, weights: Weights) -> None:
         """Overwrite these parameters in place."""
         for name, value in weights.items():
             self._parameters[self._aliases.get(name, name)].copy_(torch.as_tensor(value))
@@ -179,15 +186,18 @@ class GenericForward:
         """The cache already has the model's own layout."""
         return keys
 
-    def _run(self, tokens: Tensor, positions: Tensor, bias: Any, layers: list[Any]) -> Tensor:
+    def _run(
+        self, tokens: Tensor, positions: Tensor, bias: Tensor | dict[str, Tensor], layers: Sequence[CacheLayerMixin]
+    ) -> Tensor:
         # a 4-d mask is taken as it is: rows of different lengths share one call
-        arguments: dict[str, Any] = {self._cache_key: Cache(layers=layers), "attention_mask": bias, "use_cache": True}
+        cache = Cache(layers=list(layers))
+        arguments: dict[str, object] = {self._cache_key: cache, "attention_mask": bias, "use_cache": True}
         if self._position_ids:
             arguments["position_ids"] = positions
         logits: Tensor = self.model(tokens, **arguments).logits
         return logits
 
-    def _masks(self, seen: Tensor, near: Tensor) -> Any:
+    def _masks(self, seen: Tensor, near: Tensor) -> Tensor | dict[str, Tensor]:
         """Additive masks for ``seen`` places, of which windowed layers see what is ``near`` too (bool)."""
         full = torch.zeros(seen.shape, dtype=self.dtype).masked_fill_(~seen, float("-inf"))
         if self._window is None:

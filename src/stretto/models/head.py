@@ -3,7 +3,7 @@ with an adapter on it, or on the embedding that it is tied to."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,12 @@ from torch import Tensor, nn
 from stretto.kernel.errors import DataError
 from stretto.models.logp import PLAIN, Transform, token_logp, trunk_of
 from stretto.models.lora import ADAPTER, tied
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.modeling_outputs import BaseModelOutput
+
+    from stretto.models.protocols import AdaptedEmbedding
 
 REALISTIC = 50.0
 """Largest logit of the numeric check: caps show only where logits are as large as those of a trained model."""
@@ -22,10 +28,11 @@ class Head:
     ``transform``: what ``head_transform`` found of the model before adapters were attached.
     """
 
-    def __init__(self, model: Any, transform: Transform) -> None:
+    def __init__(self, model: PreTrainedModel, transform: Transform) -> None:
         self._layer, self._transform = model.get_output_embeddings(), transform
         embedding = model.get_input_embeddings()
-        self._shared = embedding if hasattr(embedding, "lora_embedding_A") and tied(model) else None
+        adapted = hasattr(embedding, "lora_embedding_A") and tied(model)
+        self._shared = cast("AdaptedEmbedding", embedding) if adapted else None
 
     @property
     def weight(self) -> Tensor:
@@ -64,14 +71,14 @@ class Head:
         return layer.lora_dropout[ADAPTER](hidden) @ a.t().to(hidden.dtype) * layer.scaling[ADAPTER], b
 
 
-def head_transform(model: Any) -> Transform:
+def head_transform(model: PreTrainedModel) -> Transform:
     """What the model does to its logits after its head, by its configuration; checked against the model itself, with
     small logits and with realistic ones. ``DataError`` if its logits are anything else: the learner's
     log-probabilities would be wrong."""
     config, name = model.config, type(model).__name__
     try:
-        head: Any = model.get_output_embeddings()
-        trunk: Any = trunk_of(model)
+        head: nn.Linear = model.get_output_embeddings()
+        trunk = trunk_of(model)
         vocabulary = head.weight.shape[0]
         trunk.get_input_embeddings()
     except (AttributeError, NotImplementedError) as error:
@@ -90,11 +97,15 @@ def head_transform(model: Any) -> Transform:
 
 
 @torch.no_grad()
-def _both(model: Any, trunk: Any, head: Any, ids: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+def _both(
+    model: PreTrainedModel, trunk: nn.Module, head: nn.Linear, ids: Tensor, factor: float
+) -> tuple[Tensor, Tensor]:
     """The head's logits of hidden states times ``factor``, and the model's."""
     seen: list[Tensor] = []
 
-    def enlarge(module: Any, given: Any, output: Any) -> Any:
+    def enlarge(module: nn.Module, given: object, output: BaseModelOutput) -> BaseModelOutput:
+        if output.last_hidden_state is None:
+            raise TypeError("its trunk gives no hidden states")
         output.last_hidden_state = output.last_hidden_state * factor
         seen.append(output.last_hidden_state)
         return output

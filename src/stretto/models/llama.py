@@ -14,15 +14,19 @@ The Transformers model isn't kept: this object owns the only copy of the weights
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stretto.models.forward import KVShape, Span, check_weights
+from stretto.data.arrays import Array
+from stretto.models.forward import KVShape, Span, Weights, check_weights
+
+if TYPE_CHECKING:
+    from stretto.models.protocols import Llama
 
 ROTATIONS = 1 << 18
 """Keep the rotations of all heads at all positions ready if they are no more numbers than this (some megabyte)."""
@@ -42,8 +46,8 @@ class _Layer:
     k_norm: Tensor | None
 
     def clone(self) -> _Layer:
-        copies: list[Any] = [None if (p := getattr(self, n)) is None else p.clone() for n in self.__slots__]
-        return _Layer(*copies)
+        held = {name: getattr(self, name) for name in self.__slots__}
+        return replace(self, **{name: p.clone() for name, p in held.items() if p is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class _Place:
     view: Tensor
     shape: tuple[int, ...]
 
-    def write(self, value: Any) -> None:
-        value = torch.as_tensor(value).reshape(self.view.shape)
+    def write(self, given: Tensor | Array) -> None:
+        value = torch.as_tensor(given).reshape(self.view.shape)
         if self.view.dim() == 2 and self.view.t().is_contiguous():
             self.view.t().copy_(value.t())  # torch has a fast transposed copy into contiguous memory only
         else:
@@ -67,7 +71,7 @@ class _Place:
 class LlamaForward:
     """Packed weights of a Llama-like model, with ``prefill`` and ``decode`` (see ``models.forward.Forward``)."""
 
-    def __init__(self, model: Any, dtype: torch.dtype, max_model_len: int) -> None:
+    def __init__(self, model: Llama, dtype: torch.dtype, max_model_len: int) -> None:
         config, attention = model.config, model.model.layers[0].self_attn
         self.dtype = dtype
         self.vocab = int(config.vocab_size)
@@ -161,13 +165,13 @@ class LlamaForward:
         """Every parameter by its Transformers name and shape (tied ones once)."""
         return {name: place.read() for name, place in self._places.items()}
 
-    def check(self, weights: Mapping[str, Any]) -> None:
+    def check(self, weights: Weights) -> None:
         """Raise ``WeightsError`` unless ``copy_in`` can take all of these."""
         known = {name: torch.empty(place.shape, device="meta") for name, place in self._places.items()}
         check_weights(known, weights, self._aliases)
 
     @torch.no_grad()
-    def copy_in(self, weights: Mapping[str, Any]) -> None:
+    def copy_in(self, weights: Weights) -> None:
         """Overwrite these parameters in place."""
         for name, value in weights.items():
             known = self._aliases.get(name, name)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from stretto.models.protocols import Llama, LlamaTrunk
 
 FAST_CLASSES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM")
 
@@ -10,7 +15,7 @@ FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Rotary scalings in which the rotation of a position depends on nothing else."""
 
 
-def unsupported(model: Any) -> str | None:
+def unsupported(model: PreTrainedModel) -> str | None:
     """Why ``LlamaForward`` can't run this model; None if it can."""
     config, name = model.config, type(model).__name__
     if name not in FAST_CLASSES:
@@ -26,10 +31,21 @@ def unsupported(model: Any) -> str | None:
         return f"sliding_window is {config.sliding_window}"
     if config.hidden_act != "silu":
         return f"hidden_act is {config.hidden_act!r}, not 'silu'"
-    layer = model.model.layers[0]
-    biased = (layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj, model.lm_head)
+    llama = as_llama(model)
+    layer = llama.model.layers[0]
+    biased = (layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj, llama.lm_head)
     if any(getattr(module, "bias", None) is not None for module in biased):
         return "projections other than q, k, v have biases"
     if layer.self_attn.head_dim % 2:
         return f"head_dim is odd: {layer.self_attn.head_dim}"
     return None
+
+
+def as_llama(model: PreTrainedModel) -> Llama:
+    """``model`` with the parts that its class gives it; ask ``unsupported`` first."""
+    return cast("Llama", model)
+
+
+def as_llama_trunk(trunk: PreTrainedModel) -> LlamaTrunk:
+    """``trunk``, of such a model, with the parts that its class gives it."""
+    return cast("LlamaTrunk", trunk)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,25 @@ from torch import Tensor, nn
 from stretto.kernel.errors import DataError
 from stretto.models.tokenizer_files import load_tokenizer
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 _NOISE = ("dropout", "_pdrop", "layerdrop", "jitter")
 """Parts of the names of settings that make a forward pass in training mode random."""
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 
 
-def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, *, gradient_checkpointing: bool = False) -> Any:
+class LoadingInfo(TypedDict):
+    """What Transformers says of the tensors that it read."""
+
+    missing_keys: set[str]
+    unexpected_keys: set[str]
+    mismatched_keys: set[tuple[str, torch.Size, torch.Size]]
+
+
+def load_policy(
+    path: str | Path, dtype: torch.dtype = torch.float32, *, gradient_checkpointing: bool = False
+) -> PreTrainedModel:
     """The causal language model in the directory ``path`` with parameters of ``dtype``, in evaluation mode.
 
     Dropout and router noise are set to 0: the learner must score the policy that the engine sampled from. Attention
@@ -43,14 +56,15 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, *, gradien
             if any(part in name for part in _NOISE) and isinstance(value, float):
                 setattr(config, name, 0.0)
 
-        def load(attention: str) -> Any:
-            return AutoModelForCausalLM.from_pretrained(
+        def load(attention: str) -> tuple[PreTrainedModel, LoadingInfo]:
+            found: tuple[PreTrainedModel, LoadingInfo] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
                 directory, config=config, dtype=dtype, attn_implementation=attention, local_files_only=True,
                 output_loading_info=True, ignore_mismatched_sizes=True,
             )  # fmt: skip
+            return found
 
         try:
-            loaded: Any = load("sdpa")
+            loaded = load("sdpa")
         except ValueError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
@@ -65,7 +79,7 @@ def load_policy(path: str | Path, dtype: torch.dtype = torch.float32, *, gradien
     return model
 
 
-def _check_tensors(path: str, model: nn.Module, found: Mapping[str, Any]) -> None:
+def _check_tensors(path: str, model: nn.Module, found: LoadingInfo) -> None:
     """Transformers fills what a file lacks with random numbers; here that is an error, and so are weights that would be
     left out and weights that aren't finite. Buffers (rotary tables, causal masks of old files) don't count."""
     setting = f"model = {path!r}"
@@ -107,7 +121,7 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.named_parameters(remove_duplicate=True)}
 
 
-def save_policy(model: Any, tokenizer_dir: str | Path | None, out: str | Path) -> None:
+def save_policy(model: PreTrainedModel, tokenizer_dir: str | Path | None, out: str | Path) -> None:
     """Write a directory that plain ``from_pretrained`` loads: model, configuration, and the tokenizer found in
     ``tokenizer_dir`` (None: no tokenizer)."""
     model.save_pretrained(str(out), safe_serialization=True)

@@ -188,9 +188,9 @@ def token_logp(
     return logp.view(ids.shape), entropy
 
 
-def trunk_of(model: PreTrainedModel) -> nn.Module:
+def trunk_of(model: PreTrainedModel) -> PreTrainedModel:
     """The part of a causal LM that makes hidden states."""
-    trunk = getattr(model, model.base_model_prefix, None)
+    trunk: PreTrainedModel | None = getattr(model, model.base_model_prefix, None)
     if not isinstance(trunk, nn.Module):
         raise DataError(f"{type(model).__name__}: no trunk called {model.base_model_prefix!r}; not supported")
     return trunk

@@ -13,13 +13,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from stretto.kernel.errors import ConfigError
 from stretto.models.tokenizer_files import load_tokenizer
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from stretto.models.protocols import AdaptedEmbedding, AdaptedLayer
 
 ADAPTER = "default"
 ALL_LINEAR = "all-linear"
@@ -36,7 +42,9 @@ class Adapter:
     config: Mapping[str, object]
 
 
-def attach_lora(model: Any, *, rank: int, alpha: float, dropout: float, targets: Sequence[str], seed: int) -> Any:
+def attach_lora(
+    model: PreTrainedModel, *, rank: int, alpha: float, dropout: float, targets: Sequence[str], seed: int
+) -> PeftModel:
     """PEFT model around ``model`` (changed in place): only the adapters train. A is sampled from ``seed``, B is 0.
 
     ``targets``: names of modules (their last parts are enough), or ``all-linear`` alone: every linear layer but the
@@ -44,9 +52,12 @@ def attach_lora(model: Any, *, rank: int, alpha: float, dropout: float, targets:
     """
     from peft import LoraConfig, get_peft_model
 
-    scale: Any = alpha  # PEFT's annotation says int, its code takes any number
     config = LoraConfig(
-        r=rank, lora_alpha=scale, lora_dropout=dropout, target_modules=_targets(model, targets), task_type="CAUSAL_LM"
+        r=rank,
+        lora_alpha=alpha,  # type: ignore[arg-type]  # PEFT's annotation says int, its code takes any number
+        lora_dropout=dropout,
+        target_modules=_targets(model, targets),
+        task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*tie_word_embeddings")  # see above
@@ -62,13 +73,13 @@ def attach_lora(model: Any, *, rank: int, alpha: float, dropout: float, targets:
     return wrapped
 
 
-def tied(model: Any) -> bool:
+def tied(model: PreTrainedModel) -> bool:
     """Is the head's weight the embedding's?"""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     return head is not None and embedding is not None and head.weight is embedding.weight
 
 
-def _targets(model: Any, targets: Sequence[str]) -> str | list[str]:
+def _targets(model: PreTrainedModel, targets: Sequence[str]) -> str | list[str]:
     """What PEFT is to look for: of a tied model the embedding in place of the head."""
     if list(targets) == [ALL_LINEAR]:
         return ALL_LINEAR
@@ -101,21 +112,21 @@ def _adaptable(modules: dict[str, nn.Module]) -> list[str]:
     return list(dict.fromkeys(n.rpartition(".")[2] for n, m in modules.items() if isinstance(m, kinds)))
 
 
-def _base_dtype(wrapped: Any, name: str) -> torch.dtype:
-    layer: Any = wrapped.get_submodule(name.split(".lora_")[0])
+def _base_dtype(wrapped: PeftModel, name: str) -> torch.dtype:
+    layer = cast("AdaptedLayer", wrapped.get_submodule(name.split(".lora_")[0]))
     dtype: torch.dtype = next(layer.get_base_layer().parameters()).dtype
     return dtype
 
 
-def _adapted(model: Any) -> Iterator[tuple[str, Tensor, Any]]:
+def _adapted(model: PeftModel) -> Iterator[tuple[str, Tensor, AdaptedLayer]]:
     """(name by the base model, weight, PEFT's layer) of every parameter that has an adapter. Experts of a mixture are
     one parameter each; PEFT wraps their module once for each of them."""
     from peft.tuners.lora import LoraLayer
 
     for name, module in model.get_base_model().named_modules():
         if isinstance(module, LoraLayer):
-            layer: Any = module
-            which = getattr(layer, "parameter_name", None) or "weight"
+            which = getattr(module, "parameter_name", None) or "weight"
+            layer = cast("AdaptedLayer", module)
             yield f"{_plain(name)}.{which}", getattr(layer.get_base_layer(), which), layer
 
 
@@ -124,14 +135,14 @@ def _plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != "base_layer")
 
 
-def merged_weights(model: Any) -> dict[str, Tensor]:
+def merged_weights(model: PeftModel) -> dict[str, Tensor]:
     """W + (alpha / rank) B A of every adapted parameter, by the base model's name (a tied one under the embedding's);
     the model isn't touched."""
     with torch.no_grad():
         return {name: weight + layer.get_delta_weight(ADAPTER) for name, weight, layer in _adapted(model)}
 
 
-def base_weights(model: Any) -> dict[str, Tensor]:
+def base_weights(model: PeftModel) -> dict[str, Tensor]:
     """All weights of the base model by its own names, adapters merged in, tied ones once."""
     weights, merged = dict[str, Tensor](), merged_weights(model)
     adapters = {id(p) for _, _, layer in _adapted(model) for n, p in layer.named_parameters() if n.startswith("lora_")}
@@ -142,7 +153,7 @@ def base_weights(model: Any) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def check_adapters(model: Any, logits: Callable[[Tensor], Tensor]) -> None:
+def check_adapters(model: PeftModel, logits: Callable[[Tensor], Tensor]) -> None:
     """``ConfigError`` unless what the learner computes, ``logits`` [n,V] of ids [n], is the model with its adapters
     merged, which is what gets published. Tried with random adapters; they are what they were afterwards."""
     own = {p: p.detach().clone() for p in model.parameters() if p.requires_grad}
@@ -170,7 +181,7 @@ def check_adapters(model: Any, logits: Callable[[Tensor], Tensor]) -> None:
         )
 
 
-def save_lora(model: Any, model_dir: str | Path, out: str | Path) -> None:
+def save_lora(model: PeftModel, model_dir: str | Path, out: str | Path) -> None:
     """Write the merged model and tokenizer to ``out`` (plain Transformers) and the adapter to ``out/adapter`` (PEFT,
     on the base model in ``model_dir``)."""
     from stretto.models.load import load_policy
@@ -188,7 +199,7 @@ def save_lora(model: Any, model_dir: str | Path, out: str | Path) -> None:
         (adapter / name).write_bytes(data)
 
 
-def adapter_of(model: Any, model_dir: str | Path) -> Adapter:
+def adapter_of(model: PreTrainedModel | PeftModel, model_dir: str | Path) -> Adapter:
     """The adapter on the base model in ``model_dir``. Of a tied model's embedding it is also the head's adapter, so
     that PEFT applies it there too. ``ConfigError`` if the model has none."""
     from peft import PeftModel, get_peft_model_state_dict
@@ -199,9 +210,9 @@ def adapter_of(model: Any, model_dir: str | Path) -> Adapter:
     found: Mapping[str, Tensor] = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
     tensors = {name: tensor.detach() for name, tensor in found.items()}
     config = {**model.peft_config[ADAPTER].to_dict(), "base_model_name_or_path": str(model_dir), "inference_mode": True}
-    base = model.get_base_model()
-    embedding = base.get_input_embeddings()
-    if hasattr(embedding, "lora_embedding_A") and tied(base):
+    base = cast("PreTrainedModel", model.get_base_model())
+    if hasattr(base.get_input_embeddings(), "lora_embedding_A") and tied(base):
+        embedding = cast("AdaptedEmbedding", base.get_input_embeddings())
         names = {id(module): name for name, module in base.named_modules()}
         head = names[id(base.get_output_embeddings())]
         a, b = embedding.lora_embedding_A[ADAPTER].detach(), embedding.lora_embedding_B[ADAPTER].detach()

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
+from stretto.models.llama_like import as_llama_trunk
 from stretto.models.logp import hidden_states
 from stretto.models.packed import PackedTrunk
 from stretto.models.plan import Plan, plan
 from stretto.models.reach import description_of, window_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def shared_hidden(trunk: nn.Module, p: Plan) -> Tensor:
@@ -62,9 +66,9 @@ class PolicyStates:
     order of sums. Each faster way is tried on a small example first and taken only if it gives the same states.
     """
 
-    def __init__(self, trunk: Any, *, llama_like: bool, share: bool) -> None:
+    def __init__(self, trunk: PreTrainedModel, *, llama_like: bool, share: bool) -> None:
         self._trunk = trunk
-        packed = PackedTrunk(trunk) if share and llama_like else None
+        packed = PackedTrunk(as_llama_trunk(trunk)) if share and llama_like else None
         description = description_of(trunk.config)
         windowed = window_of(description) or (set(description.get("layer_types") or ()) - {"full_attention"})
         self.way = "plain"
@@ -82,9 +86,9 @@ class PolicyStates:
         return plain_hidden(self._trunk, tokens, mask) if p is None else self._read(p)
 
 
-def agrees(read: Callable[[Plan], Tensor], trunk: Any) -> bool:
+def agrees(read: Callable[[Plan], Tensor], trunk: PreTrainedModel) -> bool:
     """True if ``read`` gives the trunk's own hidden states on a small example with shared prompts."""
-    vocabulary = trunk.get_input_embeddings().weight.shape[0]
+    vocabulary = cast("nn.Embedding", trunk.get_input_embeddings()).weight.shape[0]
     tokens = torch.arange(32).view(4, 8) * 7919 % vocabulary
     tokens[1, :4], tokens[3, :3] = tokens[0, :4], tokens[2, :3]
     columns = torch.arange(8)

@@ -13,13 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stretto.kernel.errors import ConfigError
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+Description = Mapping[str, Any]
+"""What a config.json holds: of any model, so that who reads a name knows its type."""
+
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
 
-BUILT_IN: dict[str, dict[str, Any]] = {
+BUILT_IN: dict[str, dict[str, int]] = {
     "tiny": {"max_position_embeddings": 1024}, "smollm2": {"max_position_embeddings": 8192},
 }  # fmt: skip
 """Of the models that are made on demand; both are Llamas."""
@@ -35,7 +41,7 @@ class Reach:
     why: str
 
 
-def description_of(config: Any) -> dict[str, Any]:
+def description_of(config: PretrainedConfig) -> Description:
     """A Transformers configuration as config.json would hold it, with the kinds of layers that it derives."""
     out = dict(config.to_dict())
     if kinds := getattr(config, "layer_types", None):
@@ -43,7 +49,7 @@ def description_of(config: Any) -> dict[str, Any]:
     return out
 
 
-def reach_of(description: Mapping[str, Any]) -> Reach | None:
+def reach_of(description: Description) -> Reach | None:
     """The reach of the model with this configuration (config.json); None if it has no limit."""
     text = description.get("text_config")
     d = {**description, **text} if isinstance(text, Mapping) else description
@@ -63,7 +69,7 @@ def reach_of(description: Mapping[str, Any]) -> Reach | None:
     return min(found, key=lambda reach: reach.tokens, default=None)
 
 
-def _rotations(d: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _rotations(d: Description) -> Iterator[Description]:
     """The tables of rotary parameters: one, or one a kind of layer."""
     for name in ("rope_parameters", "rope_scaling"):
         table = d.get(name)
@@ -72,7 +78,7 @@ def _rotations(d: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from (part for part in table.values() if isinstance(part, Mapping))
 
 
-def check_reach(description: Mapping[str, Any], max_model_len: int, name: str) -> None:
+def check_reach(description: Description, max_model_len: int, name: str) -> None:
     """Raise ``ConfigError`` if rows of ``max_model_len`` tokens are more than the model ``name`` can read."""
     reach = reach_of(description)
     if reach is not None and max_model_len > reach.tokens:
@@ -82,7 +88,7 @@ def check_reach(description: Mapping[str, Any], max_model_len: int, name: str) -
         )
 
 
-def window_of(description: Mapping[str, Any]) -> int | None:
+def window_of(description: Description) -> int | None:
     """The shortest window through which a layer looks back; None if all layers see everything."""
     kinds = description.get("layer_types")
     found = []

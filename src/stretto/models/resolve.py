@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from stretto.config.schema import RunConfig
 from stretto.kernel.errors import DataError
+from stretto.models.reach import Description
 from stretto.models.tiny import Progress
 from stretto.models.tokenizer import LightTokenizer
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
-def resolve_model(config: RunConfig, env: Any, progress: Progress = print) -> Path:
+def resolve_model(config: RunConfig, env: object, progress: Progress = print) -> Path:
     """The directory of ``config.model``: built (``tiny``, with a warm start on ``env``), converted (``smollm2``), or
     the user's own, checked. ``DataError`` says what a directory lacks."""
     if config.model == "tiny":
@@ -32,7 +32,7 @@ def resolve_model(config: RunConfig, env: Any, progress: Progress = print) -> Pa
     return directory
 
 
-def find_model(config: RunConfig, env: Any) -> Path | None:
+def find_model(config: RunConfig, env: object) -> Path | None:
     """``resolve_model`` without building anything: None if it isn't there yet."""
     if config.model == "tiny":
         from stretto.models.tiny import tiny_path
@@ -126,7 +126,7 @@ def _check_files(directory: Path, setting: str) -> None:
             ) from error
 
 
-def _description(directory: Path, setting: str) -> dict[str, Any]:
+def _description(directory: Path, setting: str) -> Description:
     try:
         return dict(json.loads((directory / "config.json").read_text()))
     except (ValueError, TypeError) as error:

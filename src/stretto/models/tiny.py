@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,8 +21,13 @@ from torch import Tensor, nn
 from stretto.config.sections import SFT
 from stretto.kernel.components import options_of
 from stretto.kernel.errors import ConfigError, DataError
+from stretto.kernel.json import Jsonable
+from stretto.models.protocols import Demonstrates
 from stretto.models.reach import BUILT_IN
 from stretto.models.tokenizer import LightTokenizer, alphabet_of, char_tokenizer, light_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 Progress = Callable[[str], None]
 RECIPE = 2
@@ -39,7 +44,7 @@ def cache_root() -> Path:
     return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "stretto"
 
 
-def cache_key(sft: SFT, env: Any, seed: int) -> str:
+def cache_key(sft: SFT, env: object, seed: int) -> str:
     """Hash of everything that decides the weights."""
     options = {name: getattr(env, name) for name in options_of(type(env))}
     kind = f"{type(env).__module__}:{type(env).__qualname__}"
@@ -47,14 +52,14 @@ def cache_key(sft: SFT, env: Any, seed: int) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def tiny_path(sft: SFT, env: Any, cache_dir: Path | None = None, seed: int = 0) -> Path:
+def tiny_path(sft: SFT, env: object, cache_dir: Path | None = None, seed: int = 0) -> Path:
     """Where the cache has this model, once it is built."""
     return (cache_dir or cache_root()) / f"tiny-{cache_key(sft, env, seed)}"
 
 
 def build_tiny(
     sft: SFT,
-    env: Any,
+    env: object,
     cache_dir: Path | None = None,
     seed: int = 0,
     progress: Progress = print,
@@ -65,7 +70,7 @@ def build_tiny(
     root = target.parent
     if (target / "model.safetensors").is_file():
         return target
-    if sft.accuracy > 0 and not hasattr(env, "demonstration"):
+    if sft.accuracy > 0 and not isinstance(env, Demonstrates):
         raise ConfigError(
             f"environment {type(env).__name__} has no worked answers for a warm start: set sft.accuracy = 0 "
             "(random weights) or give another model"
@@ -76,11 +81,11 @@ def build_tiny(
         char_tokenizer(alphabet_of(env)).save_pretrained(work)
         tokenizer = light_tokenizer(work)
         model = make_model(sft, tokenizer, seed)
-        record: dict[str, Any] = {"seed": seed, **sft.model_dump()}
-        if sft.accuracy > 0:
+        record: dict[str, Jsonable] = {"seed": seed, **sft.model_dump()}
+        if sft.accuracy > 0 and isinstance(env, Demonstrates):
             own = copy.copy(env)
             own.bind(tokenizer, seed)
-            record |= warm(model, own, sft, progress)
+            record.update(warm(model, own, sft, progress))
         model.save_pretrained(work)
         (work / "sft.json").write_text(json.dumps(record, indent=1))
         _rename(work, target)
@@ -97,7 +102,7 @@ def _rename(work: Path, target: Path) -> None:
             raise
 
 
-def make_model(sft: SFT, tokenizer: LightTokenizer, seed: int) -> Any:
+def make_model(sft: SFT, tokenizer: LightTokenizer, seed: int) -> LlamaForCausalLM:
     """Random weights from ``seed``: LlamaForCausalLM with tied embeddings."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
@@ -106,7 +111,8 @@ def make_model(sft: SFT, tokenizer: LightTokenizer, seed: int) -> Any:
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size, hidden_size=sft.hidden, intermediate_size=sft.intermediate,
         num_hidden_layers=sft.layers, num_attention_heads=sft.heads,
-        num_key_value_heads=sft.kv_heads, **BUILT_IN["tiny"], tie_word_embeddings=True,
+        num_key_value_heads=sft.kv_heads, max_position_embeddings=BUILT_IN["tiny"]["max_position_embeddings"],
+        tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_id, bos_token_id=None, eos_token_id=tokenizer.eos_ids[0],
         initializer_range=0.5 / sft.hidden**0.5,
     )  # fmt: skip
@@ -127,7 +133,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def warm(model: Any, env: Any, sft: SFT, progress: Progress = print) -> dict[str, Any]:
+def warm(model: LlamaForCausalLM, env: Demonstrates, sft: SFT, progress: Progress = print) -> dict[str, float]:
     """Supervised steps on worked training answers until their expected sampled accuracy is reached.
 
     Sampled accuracy is computed, not estimated by sampling: the mean over tasks of the probability of the worked
@@ -176,7 +182,7 @@ def collate(examples: list[tuple[list[int], list[bool]]]) -> tuple[Tensor, Tenso
     return torch.from_numpy(tokens), torch.from_numpy(mask)
 
 
-def answer_logp(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+def answer_logp(model: LlamaForCausalLM, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Log-probability [B] of each row's masked tokens. Rows are right-padded and causal: no attention mask."""
     tokens, mask = batch
     hidden = model.model(tokens[:, :-1], use_cache=False).last_hidden_state
@@ -186,7 +192,7 @@ def answer_logp(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     return torch.zeros(len(tokens), dtype=logp.dtype).index_add(0, rows, logp)
 
 
-def _optimizers(model: Any, lr: float) -> list[tuple[torch.optim.Optimizer, float]]:
+def _optimizers(model: LlamaForCausalLM, lr: float) -> list[tuple[torch.optim.Optimizer, float]]:
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
     chosen = {id(p) for p in matrices}
     rest = [p for p in model.parameters() if id(p) not in chosen]

@@ -7,10 +7,10 @@ files mean here what they mean there; the tiny model's own needs only the packag
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models
@@ -18,10 +18,11 @@ from tokenizers import Tokenizer, decoders, models
 from stretto.data.trajectory import Ints
 from stretto.kernel.errors import DataError
 from stretto.models.backend import BOS, EOS, PAD, added_around, character_table, check_unmarked, renamed, settle
+from stretto.models.chat import encode_chat
 from stretto.models.tokenizer_files import eos_ids, load_tokenizer, own_characters, read_json
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 SpecialTokens = Literal["start", "all", "none"]
 
@@ -78,9 +79,9 @@ class LightTokenizer:
         *,
         eos_ids: Iterable[int],
         pad_id: int | None = None,
-        chat_template: Any = None,
+        chat_template: str | dict[str, str] | None = None,
         directory: Path | None = None,
-        full: Any = None,
+        full: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self.backend = backend
         settle(backend)
@@ -110,7 +111,7 @@ class LightTokenizer:
         return max((i for i in self.backend.get_vocab().values() if i not in self.special_ids), default=-1)
 
     @property
-    def full(self) -> Any:
+    def full(self) -> PreTrainedTokenizerBase:
         """The tokenizer as Transformers loads it."""
         if self._full is None and self.directory is not None:
             self._full = load_tokenizer(self.directory)
@@ -243,11 +244,7 @@ class LightTokenizer:
         ordinary = sorted(i for i in self.backend.get_vocab().values() if i not in self.special_ids)
         return {i: self.token_text(i) for i in ordinary}
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Ints:
-        """Ids [n] of ``messages`` in the chat template; options: see ``stretto.models.chat.encode_chat``."""
-        from stretto.models.chat import encode_chat
-
-        return encode_chat(self, messages, **options)
+    chat = encode_chat
 
 
 def light_tokenizer(directory: str | Path) -> LightTokenizer:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
 from stretto.kernel.errors import DataError
 from stretto.models.backend import EOS, PAD, character_table
+from stretto.models.reach import Description
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,7 +50,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         raise DataError(f"model {str(path)!r}: holds no tokenizer that can be loaded: {error}") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Description:
     """The object in a file, empty if there is none; ``DataError`` if it holds anything else."""
     if not path.is_file():
         return {}

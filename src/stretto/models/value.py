@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class ValueHead(nn.Module):
@@ -24,7 +29,7 @@ class ValueHead(nn.Module):
 class ValueNetwork(nn.Module):
     """A trunk of its own (it makes hidden states, as the policy's does) with a value head."""
 
-    def __init__(self, trunk: nn.Module, hidden: int, dtype: torch.dtype) -> None:
+    def __init__(self, trunk: PreTrainedModel, hidden: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.trunk = trunk
+        self.trunk: PreTrainedModel = trunk
         self.head = ValueHead(hidden, dtype)

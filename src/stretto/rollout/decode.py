@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stretto.data.arrays import Array
 from stretto.models.forward import Span
 from stretto.rollout.kv import KVStore
 from stretto.rollout.noise import uniforms
@@ -44,7 +44,7 @@ class Segment:
     support: bool
     noise_keys: NDArray[np.int64]
     stops: NDArray[np.int64] | None
-    bias: NDArray[Any]
+    bias: Array
     source: NDArray[np.int64] | None
     bounds: list[tuple[int, int, bool]] = field(default_factory=list)
 

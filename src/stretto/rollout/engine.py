@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from stretto.data.trajectory import Completion, Ints
 from stretto.kernel.errors import ConfigError, StrettoError, WeightsError, did_you_mean
-from stretto.models.forward import build_forward
+from stretto.models.forward import Weights, build_forward
 from stretto.rollout.rows import SequenceState
 from stretto.rollout.scheduler import Scheduler
 from stretto.rollout.types import IN_FLIGHT_MODES, LEAST_TEMPERATURE, ExportedRequest, Report, Request, SamplingParams
 from stretto.rollout.weight_versions import WeightVersions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class TorchEngine:
@@ -34,7 +37,7 @@ class TorchEngine:
     """
 
     def __init__(
-        self, model: Any, *, max_num_seqs: int, max_model_len: int, eos_ids: Sequence[int], seed: int,
+        self, model: PreTrainedModel, *, max_num_seqs: int, max_model_len: int, eos_ids: Sequence[int], seed: int,
         forward: str = "auto", dtype: torch.dtype | str | None = None, version: int | None = None,
         keep_initial: bool = False, keep_versions: bool = False,
     ) -> None:  # fmt: skip
@@ -275,7 +278,7 @@ class TorchEngine:
         self._batch.enqueue(seq)
 
     @torch.inference_mode()
-    def load(self, version: int, weights: Mapping[str, Any], in_flight: str = "keep") -> list[tuple[int, Completion]]:
+    def load(self, version: int, weights: Weights, in_flight: str = "keep") -> list[tuple[int, Completion]]:
         """Swap to ``version`` between two steps. ``weights``: the parameters that changed, by Transformers name.
 
         ``in_flight`` rules requests that have started and name no version: ``keep`` (their cache stays),

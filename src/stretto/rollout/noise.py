@@ -6,8 +6,6 @@ output of SplitMix64 per counter, chained. NumPy only: the orchestrator uses it 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -41,6 +39,6 @@ def uniforms(seed: int, keys: ArrayLike, positions: ArrayLike, stream: ArrayLike
     return to_unit(hash_counters(seed, keys, stream, positions))
 
 
-def to_unit(bits: NDArray[Any]) -> NDArray[np.float64]:
+def to_unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     """The top 53 bits as a number in (0, 1): the centre of its interval, so neither 0 nor 1 occurs."""
     return np.minimum(((bits >> _S11).astype(np.float64) + 0.5) * _SCALE, 1.0 - 2.0**-53)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from stretto.data.arrays import Array
 from stretto.data.trajectory import Completion
 from stretto.rollout.noise import uniforms
 from stretto.rollout.types import Request
@@ -25,7 +25,7 @@ class SequenceState:
     row: int = -1
     paused: bool = False
     partial: Completion | None = None
-    cached: tuple[Any, Any] | None = None
+    cached: tuple[Array, Array] | None = None
     prefix: tuple[int, bytes] | None = None
     first: int | None = None
 
@@ -35,7 +35,7 @@ class SequenceState:
         return self.row >= 0 or self.cached is not None or (self.partial is not None and len(self.partial.tokens) > 0)
 
 
-RECORD_DTYPES: dict[str, Any] = {"top_ids": np.int32, "sampled_ids": np.int32, "support": np.uint8}
+RECORD_DTYPES: dict[str, DTypeLike] = {"top_ids": np.int32, "sampled_ids": np.int32, "support": np.uint8}
 """Of the records that aren't log-probabilities."""
 
 
@@ -46,7 +46,7 @@ class Rows:
     of a row holds ``length - 1`` positions.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, dtype: Any, vocab: int) -> None:
+    def __init__(self, max_num_seqs: int, max_model_len: int, dtype: DTypeLike, vocab: int) -> None:
         self.support_width = -(-vocab // 8)
         shape = (max_num_seqs, max_model_len)
         self.seqs: list[SequenceState | None] = [None] * max_num_seqs
@@ -57,7 +57,7 @@ class Rows:
         self.entropy = np.zeros(shape, dtype)
         self.versions = np.zeros(shape, np.int32)
         self.noise = np.zeros(shape, np.float64)
-        self.records: dict[str, NDArray[Any]] = {}
+        self.records: dict[str, Array] = {}
 
     @property
     def capacity(self) -> int:
@@ -91,7 +91,7 @@ class Rows:
         for name, values in part.records.items():
             self.record(name, values.shape[1], values.dtype)[row, start:end, : values.shape[1]] = values
 
-    def record(self, name: str, width: int, dtype: Any) -> NDArray[Any]:
+    def record(self, name: str, width: int, dtype: DTypeLike) -> Array:
         """The array [max_num_seqs, max_model_len, >= width] of an optional record; grows with the widest request."""
         held = self.records.get(name)
         if held is None or held.shape[2] < width:
@@ -118,7 +118,7 @@ class Rows:
             out.append(Completion(tokens[span], logprobs[span], entropy[span], versions[span], finish, records))
         return out
 
-    def _records(self, seq: SequenceState) -> dict[str, NDArray[Any]]:
+    def _records(self, seq: SequenceState) -> dict[str, Array]:
         request = seq.request
         span = slice(len(request.tokens), int(self.length[seq.row]))
         widths = {"top_ids": request.top_logprobs, "top_logprobs": request.top_logprobs,

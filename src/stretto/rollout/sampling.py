@@ -6,14 +6,15 @@ temperature 0 the token is the likeliest one and the records are those of the un
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stretto.data.arrays import Array
 from stretto.rollout.types import SamplingParams
 
 
@@ -30,7 +31,7 @@ class RowSampling:
     def of(params: list[SamplingParams], vocab: int, dtype: torch.dtype) -> RowSampling:
         """Settings of these rows as columns [B, 1]. Greedy rows are neither tempered nor filtered."""
 
-        def column(values: list[Any], off: Any, kind: torch.dtype) -> Tensor | None:
+        def column(values: Sequence[float], off: float, kind: torch.dtype) -> Tensor | None:
             return torch.tensor(values, dtype=kind)[:, None] if any(v != off for v in values) else None
 
         hot = [p.temperature > 0 for p in params]
@@ -54,12 +55,12 @@ class Sampled:
     """One token per row [B], and the optional records [B, K] and [B, M]."""
 
     tokens: NDArray[np.int64]
-    logprobs: NDArray[Any]
-    entropy: NDArray[Any]
+    logprobs: Array
+    entropy: Array
     top_ids: NDArray[np.int64] | None = None
-    top_logprobs: NDArray[Any] | None = None
+    top_logprobs: Array | None = None
     sampled_ids: NDArray[np.int64] | None = None
-    sampled_logprobs: NDArray[Any] | None = None
+    sampled_logprobs: Array | None = None
     support: NDArray[np.uint8] | None = None
 
 

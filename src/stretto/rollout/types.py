@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike
 
+from stretto.data.arrays import Array
 from stretto.data.trajectory import Completion, Ints
 
 IN_FLIGHT_MODES = ("keep", "reprefill", "drain", "abort", "pin")
@@ -92,8 +93,8 @@ class ExportedRequest:
     request: Request
     partial: Completion
     version: int
-    keys: NDArray[Any] | None
-    values: NDArray[Any] | None
+    keys: Array | None
+    values: Array | None
 
 
 class Engine(Protocol):
@@ -136,7 +137,7 @@ class Engine(Protocol):
 
     def import_(self, state: ExportedRequest) -> None: ...
 
-    def load(self, version: int, weights: Mapping[str, Any], in_flight: str) -> list[tuple[int, Completion]]:
+    def load(self, version: int, weights: Mapping[str, Array], in_flight: str) -> list[tuple[int, Completion]]:
         """Swap to ``version`` between two steps; returns what the swap aborted (mode ``abort``)."""
         ...
 
@@ -145,6 +146,6 @@ class Engine(Protocol):
         ...
 
 
-def empty_completion(dtype: Any = np.float32) -> Completion:
+def empty_completion(dtype: DTypeLike = np.float32) -> Completion:
     """A completion of no tokens, as an aborted request that had not started."""
     return Completion(np.zeros(0, np.int32), np.zeros(0, dtype), np.zeros(0, dtype), np.zeros(0, np.int32), "aborted")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 import xxhash
 from torch import Tensor
 
 from stretto.kernel.errors import StrettoError, WeightsError
-from stretto.models.forward import Forward
+from stretto.models.forward import Forward, Weights
 
 
 class WeightVersions:
@@ -31,7 +30,7 @@ class WeightVersions:
         if self._keep_initial:
             self._initial = {name: value.clone() for name, value in self.newest.parameters().items()}
 
-    def advance(self, version: int, weights: Mapping[str, Any], needed: bool, keep: bool) -> None:
+    def advance(self, version: int, weights: Weights, needed: bool, keep: bool) -> None:
         """Make ``version`` the newest. A copy of the one before stays while a request needs it (``needed``: one does),
         or until it is freed (``keep``)."""
         if keep and self.version is not None:
