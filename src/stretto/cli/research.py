@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -19,6 +19,7 @@ from stretto.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
     from stretto.papers.run import Verdict
+    from stretto.sweep.cells import Record
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the results; an interrupted sweep goes on.")]
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Processes at a time.")]
@@ -201,7 +202,7 @@ def compare(
     chosen = list(range(first_seed, first_seed + seeds))
     where = directory or Path("runs") / f"compare-{Path(recipe).stem}"
 
-    def line(record: dict[str, Any]) -> str:
+    def line(record: Record) -> str:
         failed = f", {record['error']}" if "error" in record else ""
         return f"{record['arm']} lag {record['lag']} seed {record['seed']}: {final_accuracy(record):.3f}{failed}"
 
@@ -251,7 +252,7 @@ def calibrate(
     intervals = parse_numbers(sync, "--sync")
     where = directory or Path("runs") / f"calibrate-{Path(recipe).stem}"
 
-    def line(record: dict[str, Any]) -> str:
+    def line(record: Record) -> str:
         from stretto.sweep.compare import collapse_of
 
         step = collapse_of(record)
@@ -282,14 +283,14 @@ def _check_out(overrides: list[str] | None) -> None:
 class _Counted:
     """Progress over a known number of runs: a bar on a terminal, a line a run elsewhere."""
 
-    def __init__(self, total: int, line: Callable[[dict[str, Any]], str]) -> None:
+    def __init__(self, total: int, line: Callable[[Record], str]) -> None:
         self._total, self._line, self._done = total, line, 0
         text = TextColumn("{task.description}", markup=False)  # an error that a run ended with may be in it
         columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, console=err, disable=not sys.stderr.isatty())
         self._task = self._bar.add_task("runs", total=total)
 
-    def __enter__(self) -> Callable[[dict[str, Any]], None]:
+    def __enter__(self) -> Callable[[Record], None]:
         self._bar.start()
         return self._hear
 
@@ -298,7 +299,7 @@ class _Counted:
         if kind is KeyboardInterrupt:  # which Typer swallows
             err.print("interrupted: what has ended is kept, and the same command goes on from there")
 
-    def _hear(self, record: dict[str, Any]) -> None:
+    def _hear(self, record: Record) -> None:
         self._done += 1
         text = self._line(record)
         if self._bar.disable:

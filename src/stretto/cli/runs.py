@@ -6,7 +6,7 @@ import json
 import math
 import signal
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 import typer
 from rich.table import Table
@@ -18,6 +18,9 @@ from stretto.config.schema import RunConfig
 from stretto.kernel.errors import ConfigError, did_you_mean
 from stretto.kernel.signals import Interrupted, hear
 from stretto.observe.terminal import stdout_for
+
+if TYPE_CHECKING:
+    from stretto.run.result import Result
 
 _NOTHING_LOST = "Nothing had begun yet, so nothing is lost: the same command starts it again"
 
@@ -109,14 +112,16 @@ def _interrupted(message: str) -> None:
         signals.told = True
 
 
-def _show(result: dict[str, Any]) -> None:
+def _show(result: Result) -> None:
     """The result for a person."""
     rows = {}
     evaluation = result["eval"]
-    if evaluation["accuracy"] is not None:
-        before, after = evaluation["initial_accuracy"], evaluation["accuracy"]
-        rows["held-out accuracy"] = f"{before:.3f} → {after:.3f}{_error(before, after, evaluation.get('count'))}"
-        means = evaluation["initial_mean"], evaluation["mean"]
+    before, after = evaluation["initial_accuracy"], evaluation["accuracy"]
+    means, count = (evaluation["initial_mean"], evaluation["mean"]), evaluation["count"]
+    if before is not None and after is not None:
+        rows["held-out accuracy"] = f"{before:.3f} → {after:.3f}{_error(before, after, count)}"
+        assert means[0] is not None
+        assert means[1] is not None
         if max(abs(means[0] - before), abs(means[1] - after)) > 1e-9:  # else rewards are 0 or 1, and it is the accuracy
             rows["held-out reward"] = f"{means[0]:.3f} → {means[1]:.3f}"
     stale = result["staleness"]
@@ -223,7 +228,7 @@ def recipes(as_json: Json = False) -> None:
     rows = []
     for name in recipe_names():
         table = read_source(name)
-        rows.append({"name": name, "description": table.get("description", "")})
+        rows.append({"name": name, "description": str(table.get("description", ""))})
     if as_json:
         print(json.dumps(rows))
         return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.observe.checker_state import CheckResult, Event, Rules, some
+from stretto.kernel.logfile import Event
+from stretto.observe.checker_state import CheckResult, Rules, some
 
 ENDS = ("in_time", "returned", "dropped")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-Event = dict[str, Any]
+from stretto.kernel.logfile import Event
+
 SLACK_S = 2e-6
 """Times are rounded to microseconds, each on its own."""
 MAX_VIOLATIONS = 1000

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from stretto.control.guarantees import Guarantee
+from stretto.kernel.logfile import Event
 from stretto.observe.checker_late import LateRules
-from stretto.observe.checker_state import Event, some
+from stretto.observe.checker_state import some
 
 
 class StepRules(LateRules):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stretto.data.identity import ENGINES, Role
-from stretto.observe.checker_state import SLACK_S, Engine, Event, Rules
+from stretto.kernel.logfile import Event
+from stretto.observe.checker_state import SLACK_S, Engine, Rules
 
 
 class WorkerRules(Rules):

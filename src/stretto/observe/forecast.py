@@ -11,8 +11,8 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from stretto.kernel.logfile import Event
 from stretto.observe.roles import Roles
-from stretto.observe.tally import Event
 
 LONG_S = 60.0
 """A first batch that takes longer than this comes with what makes it shorter."""

@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 
+from stretto.kernel.logfile import Event
 from stretto.observe.bounded import Counts
 from stretto.observe.calibration import RewardFall
-from stretto.observe.tally import Event, Row
+from stretto.observe.tally import Row
 
 FAILED_SHARE = 0.05
 """more failed rewards or rollouts than this are worth a warning (PrimeIntellect-ai/prime-rl, docs/training.md)"""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from stretto.kernel.logfile import Event
 from stretto.kernel.metrics import Metric, Section, declare, joined
 from stretto.observe.completed import completed
-from stretto.observe.tally import Done, Event, Row, Tally
+from stretto.observe.tally import Done, Row, Tally
 from stretto.observe.times import Times
 
 ROWS = frozenset(("StepEnd", "Eval"))

@@ -8,10 +8,10 @@ from pathlib import Path
 import orjson
 
 from stretto.kernel.jsonl import read_jsonl
-from stretto.kernel.logfile import cut_tail
+from stretto.kernel.logfile import Event, cut_tail
 from stretto.observe.interval import ROWS
 from stretto.observe.summary import Figures
-from stretto.observe.tally import Event, Row
+from stretto.observe.tally import Row
 from stretto.observe.trackers import Tracker, finite
 
 

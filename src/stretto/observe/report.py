@@ -10,9 +10,8 @@ from pathlib import Path
 import orjson
 
 from stretto.kernel.errors import DataError
-from stretto.kernel.logfile import MALFORMED, find_log, stream_events
+from stretto.kernel.logfile import MALFORMED, Event, find_log, stream_events
 from stretto.observe.report_data import collect
-from stretto.observe.tally import Event
 
 
 def write_report(run_dir: Path | str, on_progress: Callable[[str], None] = lambda line: None) -> Path:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stretto.kernel.logfile import Event
 from stretto.observe.bounded import Counts, Curves, Thinned, rounded
 from stretto.observe.samples import Sample, read_evaluations, read_samples, sample_steps
 from stretto.observe.summary import Figures
-from stretto.observe.tally import Event, Row
+from stretto.observe.tally import Row
 from stretto.observe.timeline import Extent, Timeline
 
 MAX_POINTS = 500

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Reals
 from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Task
 from stretto.kernel.errors import DataError
@@ -41,13 +41,13 @@ def sample_of(
     step: int,
     version: int,
     decode: Callable[[Sequence[int]], str],
-    ratio: NDArray[Any] | None = None,
+    ratio: Reals | None = None,
     advantage: float | None = None,
     answer: str | None = None,
 ) -> Sample:
     """A trajectory as readable pieces. ``decode`` turns ids into text; ``ratio`` [T] current over behaviour;
     ``answer``: the expected one."""
-    pieces: list[dict[str, Any]] = []
+    pieces: list[Sample] = []
     mask, ids = trajectory.mask, trajectory.tokens.tolist()
     ends = [at + 1 for at in range(len(ids)) if mask[at] or at + 1 == len(ids) or mask[at + 1]]
     for end, text in zip(ends, part_texts(decode, ids, ends), strict=True):
@@ -67,7 +67,7 @@ def sample_of(
             "reward": trajectory.reward, "advantage": advantage, "answer": answer, "pieces": pieces}  # fmt: skip
 
 
-def _number(value: Any) -> float | None:
+def _number(value: float) -> float | None:
     return round(float(value), 5) if np.isfinite(value) else None
 
 
@@ -81,7 +81,7 @@ def spread(groups: Sequence[Group], n: int) -> list[tuple[Group, int]]:
     return list(itertools.islice(turns, n))
 
 
-def ratios_of(groups: Sequence[Group], ratio: NDArray[Any] | None) -> dict[int, Any]:
+def ratios_of(groups: Sequence[Group], ratio: Reals | None) -> dict[int, Reals]:
     """Current over behaviour probability of each token, by trajectory; empty if the learner didn't record it."""
     if ratio is None:
         return {}

@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TypedDict
 
+from stretto.kernel.logfile import Event
 from stretto.observe.health import Health
 from stretto.observe.interval import Interval, both
-from stretto.observe.tally import Event, Row
+from stretto.observe.tally import Row
 
 
-def summarize(events: Iterable[Event]) -> dict[str, Any]:
+class Evaluations(TypedDict):
+    """The first evaluation and the last one, None without any; ``count``: tasks of the last."""
+
+    accuracy: float | None
+    initial_accuracy: float | None
+    mean: float | None
+    initial_mean: float | None
+    count: int | None
+
+
+class Staleness(TypedDict):
+    """Over trained tokens, in versions."""
+
+    mean: float
+    max: int
+
+
+class Summary(TypedDict):
+    """What ``Figures.summary`` says of a run."""
+
+    steps: int
+    version: int
+    eval: Evaluations
+    staleness: Staleness
+    ledger: dict[str, int]
+    clock_s: float
+    collapse: int | None
+    complete: bool
+    reason: str | None
+    warnings: list[dict[str, str]]
+
+
+def summarize(events: Iterable[Event]) -> Summary:
     """What ``Figures.summary`` says of these events."""
     figures = Figures()
     last: Event = {}
@@ -55,7 +88,7 @@ class Figures:
             self._evals[1:] = [(row["eval/accuracy"], row["eval/mean"])]
             self._count = row.get("eval/count")
 
-    def summary(self, last: Event) -> dict[str, Any]:
+    def summary(self, last: Event) -> Summary:
         """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy, mean, initial_mean, count (tasks)},
         ``staleness`` {mean, max} over trained tokens, ``ledger``, ``clock_s`` (the run's clock at the last event),
         ``collapse``: the step at which the trained reward collapsed (``Health.collapse``), None if it has not in the

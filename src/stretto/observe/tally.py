@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from stretto.data.identity import ENGINES
 from stretto.data.variance import all_equal
+from stretto.kernel.logfile import Event
 from stretto.kernel.metrics import Metric, Section, declare
 
-Event = dict[str, Any]
 Row = dict[str, Any]
 N = TypeVar("N", int, float)
 OWN = declare(

@@ -15,8 +15,11 @@ class Terminal(Console):
     """``Console`` on stderr; what can't be written any more (closed terminal, pipe without a reader, full disk) is
     dropped."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(stderr=True, **options)
+    def __init__(
+        self, *, file: IO[str] | None = None, markup: bool = True, emoji: bool = True, highlight: bool = True,
+        soft_wrap: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(stderr=True, file=file, markup=markup, emoji=emoji, highlight=highlight, soft_wrap=soft_wrap)
 
     @property
     def file(self) -> IO[str]:
@@ -40,11 +43,11 @@ class Output(Console):
 def stdout_for(result: bool) -> Iterator[IO[str]]:
     """Where to print a result. If ``result``, what anybody else prints inside (a user's module, a C library) goes to
     stderr, so that stdout holds nothing but the result."""
-    shown: Any = sys.stdout
-    standard: Any = sys.__stdout__
+    shown = sys.stdout
+    redirected = shown is not sys.__stdout__
     if not result:
         yield shown
-    elif shown is not standard:
+    elif redirected:
         with contextlib.redirect_stdout(sys.stderr):
             yield shown
     else:
@@ -84,7 +87,7 @@ class _Lasting:
             mute(self._inner)
 
 
-def mute(file: Any) -> None:
+def mute(file: object) -> None:
     """What is still buffered for a standard stream that can't be written must not raise once more, at exit say."""
     for stream, fd in ((sys.__stdout__, 1), (sys.__stderr__, 2)):
         if file is stream:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.kernel.logfile import Event
 from stretto.observe.bounded import Thinned
 from stretto.observe.roles import Roles
-from stretto.observe.tally import Event
 
 BINS = 300
 """columns of an overview strip"""

@@ -6,9 +6,10 @@ from array import array
 
 import numpy as np
 
+from stretto.kernel.logfile import Event
 from stretto.kernel.metrics import Metric, Section, declare
 from stretto.observe.roles import Roles
-from stretto.observe.tally import Event, Row
+from stretto.observe.tally import Row
 
 OWN = declare(
     __name__,

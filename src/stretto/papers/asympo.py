@@ -7,13 +7,13 @@ steps. No loss loses its reward in a world that its policy can solve, so no clai
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from stretto.data.batch import TokenBatch
 from stretto.objectives import get
+from stretto.objectives.base import Objective
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.asympo.prompt_bandit import Run, sample_prompt_bandit, train
 
@@ -68,12 +68,12 @@ def reproduce(settings: Settings) -> Outcome:
     return Outcome(checks, notes, lambda figure: _plot(figure, by_lag, drift))
 
 
-def _tabular_drift(objective: Any, seed: int) -> float:
+def _tabular_drift(objective: Objective, seed: int) -> float:
     """Largest |weight| of a run with one feature a prompt, by SGD with very large steps."""
     return train(sample_prompt_bandit(seed, size=None), objective, DRIFT_RATE, seed, optimizer="sgd").drift
 
 
-def _golden(objective: Any) -> float:
+def _golden(objective: Objective) -> float:
     nll = torch.tensor([[0.5], [2.0], [4.0]], dtype=torch.float64)
     batch = TokenBatch(mask=torch.ones(3, 1, dtype=torch.bool))
     return float(objective(batch, -nll, advantages=torch.tensor([1.0, 1.0, -2.0], dtype=torch.float64)).total)
@@ -93,7 +93,7 @@ def _success(runs: list[Run]) -> float:
     return float(np.mean([run.success[-1] for run in runs]))
 
 
-def _plot(figure: Any, by_lag: dict[float, list[float]], drift: dict[str, float]) -> None:
+def _plot(figure: Canvas, by_lag: dict[float, list[float]], drift: dict[str, float]) -> None:
     left, right = figure.subplots(1, 2)
     names = [str(low) if low == high else f"{low}-{high}" for low, high in LAGS]
     for rate, row in by_lag.items():

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.pricing.ddpg import DDPG, train, train_until_stable
 from stretto.games.pricing.detector import divergences
 from stretto.games.pricing.deviation import deviation
 from stretto.games.pricing.engine import Clocks, Trace
-from stretto.games.pricing.logit import Floats, Market
+from stretto.games.pricing.logit import Market
 from stretto.games.pricing.phase import diagram, tabular_cell
 from stretto.games.pricing.tabular import Learned, QLearning, learn
 from stretto.games.pricing.traces import shock
 from stretto.papers import async_pricing_figures as figures
 from stretto.papers.async_pricing_ddpg import HIGH_BOX, LINES, LOW_BOX, RHO, Found, measure
-from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.base import Check, Outcome, Settings, Shown
 from stretto.papers.parts import together
 
 MARKET = Market()
@@ -46,7 +46,7 @@ def difference(a: Floats, b: Floats) -> list[float]:
     return [float(a.mean() - b.mean()), *_interval((a, b), lambda a, b, axis: a.mean(axis) - b.mean(axis))]
 
 
-def _interval(samples: tuple[Floats, ...], statistic: Callable[..., Any]) -> list[float]:
+def _interval(samples: tuple[Floats, ...], statistic: Callable[..., Floats]) -> list[float]:
     if min(x.size for x in samples) < 2:  # one seed: nothing to resample
         return [float(statistic(*samples, axis=0))] * 2
     rng = np.random.default_rng(0)
@@ -148,7 +148,7 @@ def divergence(settings: Settings) -> Outcome:
     moves, seeds = (1000, settings.range(6, 2)) if settings.quick else (20_000, settings.range(6))
     wild = DDPG(box=HIGH_BOX, actor_lr=1e-3, critic_lr=3e-3, moves=moves)
     base = Clocks(delay=1.0, rho=0.01)
-    rows: list[tuple[str, float, list[DDPG], range, Any]] = [
+    rows: list[tuple[str, float, list[DDPG], range, str | None]] = [
         ("soft .1-.2", rate, [replace(wild, soft=0.1), replace(wild, soft=0.2)], seeds, f"{k}/12")
         for rate, k in ((1.0, 0), (2.0, 1), (5.0, 2))
     ]
@@ -199,12 +199,12 @@ def _gain(clocks: Clocks, done: Learned) -> float:
     return float(np.mean([deviation(MARKET, clocks.live, done.grid, done.policy[s], done.last[s])[0] for s in runs]))
 
 
-def _effect(name: str, shown: list[float], change: list[float], runs: int, published: Any) -> Check:
+def _effect(name: str, shown: list[float], change: list[float], runs: int, published: Shown) -> Check:
     """A fall that was published: there only if the whole interval [mean, low, high] of ``change`` lies below 0."""
     if runs < 6:
         return Check(name, shown, f"reported, {runs} seeds", published)
     return Check(name, shown, f"the effect: below 0; {runs} seeds", published, absent=change[2] >= 0)
 
 
-def _rule(grid: Floats, policy: Any) -> Callable[[Floats], float]:
+def _rule(grid: Floats, policy: Ints) -> Callable[[Floats], float]:
     return lambda seen: float(grid[policy[np.abs(grid - seen[0]).argmin(), np.abs(grid - seen[1]).argmin()]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -77,10 +76,10 @@ class Found:
     information: tuple[float, float]
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, float | str]:
         """The line's figures as the report shows them, by name."""
         index = self.done.delta
-        row: dict[str, Any] = {"Delta": float(index.mean()) if not self.invalid else "invalid: critic diverged"}
+        row: dict[str, float | str] = {"Delta": float(index.mean()) if not self.invalid else "invalid: critic diverged"}
         row |= {"spread": float(index.std(ddof=1)), "Delta_mid": self.done.delta_mid,
                 "price": float(self.done.price.mean()), "deviation gain": self.gain,
                 "map moved": float(np.median(self.done.drift()))}  # fmt: skip

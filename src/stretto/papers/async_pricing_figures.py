@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stretto.data.arrays import Floats, Singles
+from stretto.games.pricing.ddpg import Trained
+from stretto.games.pricing.engine import Trace
 from stretto.games.pricing.phase import Cell
+from stretto.observe.canvas import Canvas
+from stretto.papers.async_pricing_ddpg import Line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def phase(
-    figure: Any, axis: Any, rates: Sequence[float], delays: Sequence[float], cells: Sequence[Sequence[Cell]]
+    figure: Canvas, axis: Axes, rates: Sequence[float], delays: Sequence[float], cells: Sequence[Sequence[Cell]]
 ) -> None:
     """Plot the phase diagram of collusion indices; an invalid cell stays blank and says so."""
     values = np.array([[c.index for c in row] for row in cells])
@@ -27,7 +35,12 @@ def phase(
 
 
 def tabular(
-    figure: Any, index: Mapping[str, Any], rates: Sequence[float], delays: Sequence[float], cells: Any, shocked: Any
+    figure: Canvas,
+    index: Mapping[str, Floats],
+    rates: Sequence[float],
+    delays: Sequence[float],
+    cells: Sequence[Sequence[Cell]],
+    shocked: Sequence[tuple[str, Trace, int]],
 ) -> None:
     """Plot collusion indices of all runs, the small phase diagram, and price traces with a shock."""
     bars, map_, *traces = figure.subplots(1, 2 + len(shocked), width_ratios=(1, 1, *[1] * len(shocked)))
@@ -47,7 +60,7 @@ def tabular(
     traces[0].legend(fontsize=7)
 
 
-def deep(figure: Any, found: Sequence[Any]) -> None:
+def deep(figure: Canvas, found: Sequence[tuple[Line, Trained]]) -> None:
     """Index of each line beside its box's midpoint; learning curves of four lines."""
     left, right = figure.subplots(1, 2, width_ratios=(1.5, 1))
     for k, (_, done) in enumerate(found):
@@ -67,7 +80,7 @@ def deep(figure: Any, found: Sequence[Any]) -> None:
     right.legend(fontsize=7)
 
 
-def divergence(figure: Any, rows: Sequence[tuple[str, Any]], limit: float) -> None:
+def divergence(figure: Canvas, rows: Sequence[tuple[str, Singles]], limit: float) -> None:
     """Plot the largest |target| so far of the worst run of each row."""
     axis = figure.subplots(1, 1)
     for name, tops in rows:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from stretto.games.pricing.ddpg import DDPG
 from stretto.games.pricing.engine import Clocks
 from stretto.games.pricing.logit import Market
 from stretto.games.pricing.phase import Cell, ddpg_cell, diagram, tabular_cell
+from stretto.observe.canvas import Canvas
 from stretto.papers.async_pricing_figures import phase
 from stretto.papers.run import save_figure
 
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
 
     cells = diagram(given.rates, given.delays, cell, Clocks(rho=given.rho))
 
-    def fill(figure: Any) -> None:
+    def fill(figure: Canvas) -> None:
         phase(figure, figure.subplots(), given.rates, given.delays, cells)
 
     print(save_figure(fill, given.out))

@@ -8,13 +8,14 @@ match the abstract, where every prediction is exact: no published figure exists 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
 from stretto.tabular.chains import mixing_time
@@ -81,7 +82,7 @@ def constants(settings: Settings) -> Outcome:
              "the lower bound is a minimax statement, which no run reproduces: shown instead are the ratio to the "
              "efficiency bound and how far apart the minimax pair's values are"]  # fmt: skip
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         left, right = figure.subplots(1, 2)
         for k, label in enumerate(("T Cov m/H³ (steps h/t)", "Cov/(η H²) (constant step)", "efficiency bound m/H³")):
             left.plot(list(IN_HORIZON), [line[k] for line in lines], "o-", label=label)
@@ -123,7 +124,7 @@ def finite_time(settings: Settings) -> Outcome:
             checks.append(Check(f"{name}: {what}, {len(seeds)} seeds, standard errors from the exact", list(z),
                                 "each within 4", None, bool((np.abs(z) <= 4).all())))  # fmt: skip
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         axes = figure.subplots()
         for k, state in enumerate("abc"):
             axes.plot([z[k] for z in deviations.values()], "o", label=f"state {state}")
@@ -167,7 +168,7 @@ def rate(settings: Settings) -> Outcome:
                         figures, "<= .5, not increasing", [SIMULTANEOUS[t] for t in starts],
                         max(figures) <= 0.5 and falls))  # fmt: skip
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         left, right = figure.subplots(1, 2)
         for horizon, (mean, slope) in curves.items():
             (line,) = left.loglog(marks, mean, label=f"H={horizon}: slope {slope.value:.3f}")
@@ -207,7 +208,7 @@ def transient(settings: Settings) -> Outcome:
         )
     notes = ["between its two regimes the transient bends, so the bound is asserted and no line fitted"]
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         axes = figure.subplots()
         axes.loglog(mixing, found, "o-", label="90th percentile")
         axes.loglog(mixing, bounds, "--", label="1.5 × (L=32) + 2 t_mix/μ_min")
@@ -234,7 +235,7 @@ def reproduce(settings: Settings) -> Outcome:
     return together(PARTS, settings)
 
 
-def _envelope(marks: Any, worst: Any, horizon: int) -> Any:
+def _envelope(marks: Ints, worst: Floats, horizon: int) -> Floats:
     """[C]: the largest error of any seed since the checkpoint before, over H^(3/2) sqrt((log(t/1000) + log 60)/(m t)).
     Its time is taken as the checkpoint's, the latest, which can only raise the figure (by under 2 %)."""
     return worst.max(0) * np.sqrt(marks * MASS / horizon**3) / np.sqrt(np.log(marks / 1000) + np.log(3 / 0.05))
@@ -247,11 +248,11 @@ def _seeds(settings: Settings, usual: int, quick: int | None = None) -> list[int
     return seeds
 
 
-def _largest(covariance: Any) -> float:
+def _largest(covariance: Floats) -> float:
     return float(np.diag(covariance).max())
 
 
-def _exact(name: str, ours: Any, published: tuple[float, ...], digits: tuple[int, ...] = ()) -> Check:
+def _exact(name: str, ours: Sequence[float], published: tuple[float, ...], digits: tuple[int, ...] = ()) -> Check:
     """All ``digits`` after the point that are given (six, unless said) agree."""
     places = digits or (6,) * len(published)
     near = [abs(a - b) <= 0.51 * 10.0**-d for a, b, d in zip(ours, published, places, strict=True)]

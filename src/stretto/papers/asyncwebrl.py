@@ -6,13 +6,13 @@ the required control, the constant set to each batch's mean |tau|, which takes a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from stretto.data.batch import TokenBatch
 from stretto.objectives import get
+from stretto.objectives.asyncwebrl import AsyncWebRL
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.asyncwebrl.verbosity import TrainingCurve, VerbosityTask, expected, train
 
@@ -33,8 +33,9 @@ def reproduce(settings: Settings) -> Outcome:
     shown: dict[str, list[TrainingCurve]] = {}
     for name, task, k in WORLDS[:1] if settings.quick else WORLDS:
         arms = {}
-        for arm, options in (("1/|tau|", {"normaliser": "length"}), ("k", {"k": k}), ("k = mean |tau|", {"k": k})):
-            objective = get("asyncwebrl", aggregation="trajectory-sum", **options)
+        constant = AsyncWebRL(aggregation="trajectory-sum", k=k)
+        length = AsyncWebRL(aggregation="trajectory-sum", normaliser="length")
+        for arm, objective in (("1/|tau|", length), ("k", constant), ("k = mean |tau|", constant)):
             arms[arm] = train(task, objective, seeds, matched=arm == "k = mean |tau|")
             settings.say(f"{name}: {arm}, {len(seeds)} seeds")
         shown = shown or arms
@@ -104,7 +105,7 @@ def step_weights(normaliser: str, lengths: tuple[int, ...], advantages: tuple[fl
     return [float(x) for x in -slope[first, 0] * len(lengths)]
 
 
-def _plot(figure: Any, arms: dict[str, list[TrainingCurve]]) -> None:
+def _plot(figure: Canvas, arms: dict[str, list[TrainingCurve]]) -> None:
     left, right = figure.subplots(1, 2)
     for arm, paths in arms.items():
         left.plot(np.mean([path.verbosity for path in paths], 0), label=arm)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
+
+from stretto.observe.canvas import Canvas
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Shown: TypeAlias = (
+    "bool | float | str | np.generic | np.ndarray | Sequence[Shown] | Mapping[str, Shown] | Mapping[int, Shown] "
+    "| Mapping[float, Shown] | None"
+)
+"""A figure of a paper's: a number, a word, or lists and tables of them."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +64,9 @@ class Check:
     did not appear, which the verdict says."""
 
     name: str
-    measured: Any
+    measured: Shown
     condition: str = ""
-    published: Any = None
+    published: Shown = None
     passed: bool | None = None
     absent: bool = False
 
@@ -67,7 +78,7 @@ class Outcome:
 
     checks: list[Check]
     notes: list[str] = field(default_factory=list)
-    plot: Callable[[Any], None] | None = None
+    plot: Callable[[Canvas], None] | None = None
 
     @property
     def passed(self) -> bool:

@@ -5,14 +5,13 @@ Only the abstract is public: the environment's constants and the schedule are [i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import stats
 
+from stretto.data.arrays import Floats
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
-from stretto.tabular.arguments import Floats
 from stretto.tabular.chains import stationary
 from stretto.tabular.mdp import chain, uniform_policy
 from stretto.tabular.q import (
@@ -27,6 +26,7 @@ from stretto.tabular.q import (
     trim_for,
     two_point_gap,
 )  # fmt: skip
+from stretto.tabular.q.learning import Method
 from stretto.tabular.q.world import NOISE
 from stretto.tabular.slopes import loglog_slope
 
@@ -38,6 +38,10 @@ BATCH = 8000
 STATES = "trimmed, states too"
 SAFER = "trimmed, safer trim"
 ARMS = ("vanilla", "mean", "median_of_means", "trimmed", STATES)
+RULES: dict[str, Method] = {
+    "vanilla": "vanilla", "mean": "mean", "median_of_means": "median_of_means", "trimmed": "trimmed", STATES: "trimmed",
+    SAFER: "trimmed",
+}  # fmt: skip
 NAMES = {"median_of_means": "median of means", STATES: "trimmed, state corruption"}
 BATCHES = 250 * 2 ** np.arange(8)
 PUBLISHED: dict[str, list[list[float]]] = {
@@ -122,7 +126,7 @@ def brq(settings: Settings) -> Outcome:
         "Minimax optimality can't be shown by one learner: the slope in the share stands beside the two-point bound.",
     ]
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         left, right = figure.subplots(1, 2)
         for arm, color in zip(ARMS, ("C3", "C1", "C4", "C0", "C2"), strict=True):
             for m, style in zip(MAGNITUDES, ("o-", "x--"), strict=True):
@@ -159,8 +163,7 @@ PARTS = {"brq": brq}
 def _errors(arm: str, share: float, magnitude: float, seeds: range, batch: int = BATCH) -> Floats:
     """[seeds]: mean over the last epochs of the sup-norm error."""
     world = corrupt(0)
-    kind: Any = "trimmed" if arm in (STATES, SAFER) else arm
-    rule = Rule(kind, trim=_safer_trim() if arm == SAFER else None)
+    rule = Rule(RULES[arm], trim=_safer_trim() if arm == SAFER else None)
     corruption = Corruption(share, magnitude, "both" if arm == STATES else "none")
     history = q_learning(world, seeds, rule, corruption, epochs=100, batch=batch, noise=NOISE)
     return sup_errors(history[:, -LAST:], best_q(world)).mean(1)

@@ -7,7 +7,7 @@ fixed by their published seed; seeds vary the trajectories.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -15,14 +15,24 @@ from torch import Tensor
 
 from stretto.data.batch import TokenBatch
 from stretto.objectives import get
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.brace.random_walk import Estimator, RandomWalk, learn, reward_weight, window
+
+
+class Walk(TypedDict):
+    """Sizes of a ``RandomWalk``."""
+
+    steps: int
+    top: int
+    scale: float
+    shift: float
 
 
 class Plan(NamedTuple):
     """A random walk's settings, and how a critic learns on it: trajectories a round and step size."""
 
-    world: dict[str, Any]
+    world: Walk
     trajectories: int
     step: float
 
@@ -72,7 +82,7 @@ def reproduce(settings: Settings) -> Outcome:
         "the error at k >= T, which depends on the world drawn (see the other worlds).",
     ]
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         left, right = figure.subplots(1, 2)
         left.plot([0, *SHORT_WINDOWS], ordered, "o-", label="BRACE")
         for name, style in (("V-trace", "--"), ("window-5", ":")):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stretto.data.arrays import Floats
 from stretto.games.foraging.loop import run
 from stretto.games.foraging.mini import mini
 from stretto.games.foraging.mini_loop import Climb, climb
 from stretto.games.foraging.training import Runs, Training
 from stretto.games.foraging.world import RICH, Foraging
+from stretto.observe.canvas import Canvas
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
 from stretto.tabular.slopes import Slope, log_spaced, loglog_slope
+
+if TYPE_CHECKING:
+    from matplotlib.patches import Rectangle
 
 COUPLED, UNCOUPLED, UNGUIDED = "lambda = 3", "lambda = 0", "no guidance"
 HASTY, SLOW = "N_f = 1", "N_f = 1, steps / sqrt 20"
@@ -76,9 +80,9 @@ def ends(runs: Runs, name: str, what: str) -> tuple[float, float]:
     return runs.curve(what, FIRST * blocks, LAST * blocks)
 
 
-def finals(runs: Runs, name: str, what: str) -> NDArray[np.float64]:
+def finals(runs: Runs, name: str, what: str) -> Floats:
     """[seeds]: the mean of a record over the last blocks of each run."""
-    out: NDArray[np.float64] = getattr(runs, what)[:, -LAST * 20 // LINES[name].episodes :].mean(1)
+    out: Floats = getattr(runs, what)[:, -LAST * 20 // LINES[name].episodes :].mean(1)
     return out
 
 
@@ -119,7 +123,7 @@ def reported(runs: dict[str, Runs]) -> list[Check]:
     return checks
 
 
-def spread(x: NDArray[np.float64]) -> dict[str, float]:
+def spread(x: Floats) -> dict[str, float]:
     """(mean, low, high): the mean over seeds and its 95 % Student interval."""
     mean, low, high = t_interval(x.tolist())
     return {"mean": mean, "low": low, "high": high}
@@ -163,9 +167,9 @@ def fit(runs: Climb, rows: slice = slice(None)) -> Slope:
     return loglog_slope(runs.updates, runs.squared[rows], decades=float(np.log10(runs.updates[-1] / 1000)))
 
 
-def plot_foraging(figure: Any, runs: dict[str, Runs], seed: int) -> None:
+def plot_foraging(figure: Canvas, runs: dict[str, Runs], seed: int) -> None:
     """Plot learning curves, and where the foragers of the first seed are at the end."""
-    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.1))
+    ((left, right),) = figure.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.1))
     for axis, what in zip(left.subplots(2, 1, sharex=True), ("food", "overlap"), strict=True):
         for name, found in runs.items():
             y = getattr(found, what).reshape(len(found.food), -1, 200 // LINES[name].episodes).mean((0, 2))
@@ -187,13 +191,13 @@ def plot_foraging(figure: Any, runs: dict[str, Runs], seed: int) -> None:
     right.suptitle(f"visits at the end, seed {seed}; rich quadrants framed", fontsize=8)
 
 
-def _box(corner: tuple[float, float]) -> Any:
+def _box(corner: tuple[float, float]) -> Rectangle:
     from matplotlib.patches import Rectangle
 
     return Rectangle(corner, 4, 4, fill=False, edgecolor="cyan", linewidth=1.2, clip_on=False)
 
 
-def plot_rate(figure: Any, found: dict[int, Climb], slopes: dict[int, Slope]) -> None:
+def plot_rate(figure: Canvas, found: dict[int, Climb], slopes: dict[int, Slope]) -> None:
     """Plot running means with their fits and the bound, and the slopes of single seeds."""
     left, right = figure.subplots(1, 2)
     for n, (pulls, runs) in enumerate(found.items()):

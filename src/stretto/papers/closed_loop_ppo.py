@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from stretto.data.arrays import Floats
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.parts import together
 from stretto.tabular.collapse.stability import spectral_radius
@@ -46,7 +47,7 @@ def rate(settings: Settings) -> Outcome:
     world, iterations, seeds = layered(0), 25_000 if settings.quick else 50_000, settings.range(16)
     at = log_spaced(iterations, 40)
     checks: list[Check] = []
-    curves: dict[str, tuple[Any, list[Slope]]] = {}
+    curves: dict[str, tuple[tuple[Floats, Floats, Floats], list[Slope]]] = {}
     for a0, (actor, critic), late, published in LINES[:3] if settings.quick else LINES:
         name = f"a0 = {a0:g}, powers {actor:g}, {critic:g}, delay {late}"
         settings.say(f"ppo-rate: {name}")
@@ -68,7 +69,7 @@ def rate(settings: Settings) -> Outcome:
              "(1/2, 1/2), decays faster on this instance.",
              "The running mean of the critic error isn't used: its first 100 iterations dominate it."]  # fmt: skip
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         titles = (COLUMNS[0], "critic error, mean over [t/2, t]")
         for axis, title, j in zip(figure.subplots(1, 2), titles, (0, 2), strict=True):
             for name, (records, slopes) in curves.items():
@@ -124,7 +125,7 @@ def delay(settings: Settings) -> Outcome:
              f"With 8 episodes, no delay and .9 of the threshold the second moment grows by {spectral_radius(few):.3f} "
              "an iteration (above 1: there is no stationary level to simulate)."]  # fmt: skip
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         axis, map_ = figure.subplots(1, 2)
         for tau in STATIONARY:
             f = np.linspace(0.05, 1.0, 60)
@@ -175,7 +176,7 @@ def horizon(settings: Settings) -> Outcome:
     notes = [f"Stationarity is no success measure on the lock: |grad J|^2 at the start falls from {start[0]} to "
              f"{start[1]} between 2 and 8 layers, a plateau. Episodes to a return are counted instead."]  # fmt: skip
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         axis = figure.subplots()
         for name, found in (("covered", covered), ("lock", locks)):
             axis.loglog(list(found), [np.median(e) for e in found.values()], "o-", label=name)
@@ -192,15 +193,14 @@ def horizon(settings: Settings) -> Outcome:
 def coupling(settings: Settings) -> Outcome:
     """Reported: epochs, clip and batch size against both errors, and where the first epoch's error comes from."""
     world, seeds, length, tau = layered(0), settings.range(16, 4), 500 if settings.quick else 2000, 4
-    changes: dict[str, dict[str, Any]] = {
-        "default": {}, "E = 1": {"epochs": 1}, "E = 4": {"epochs": 4}, "E = 8": {"epochs": 8},
-        "c = .05": {"clip": 0.05}, "c = .02": {"clip": 0.02}, "no clip": {"clip": 1e9}, "n = 2": {"episodes": 2},
-        "n = 32": {"episodes": 32},
+    changes = {
+        "default": TabularPPO(), "E = 1": TabularPPO(epochs=1), "E = 4": TabularPPO(epochs=4),
+        "E = 8": TabularPPO(epochs=8), "c = .05": TabularPPO(clip=0.05), "c = .02": TabularPPO(clip=0.02),
+        "no clip": TabularPPO(clip=1e9), "n = 2": TabularPPO(episodes=2), "n = 32": TabularPPO(episodes=32),
     }  # fmt: skip
     shares: dict[str, dict[str, float]] = {}
     checks = []
-    for name, change in changes.items():
-        options = TabularPPO(**change)
+    for name, options in changes.items():
         runs = ppo_tabular(world, options, length, seeds, _constant(tau))
         early = ppo_tabular(world, options, EARLY, seeds, _constant(tau))
         ends = zip(early.theta, early.old_theta, early.old_critic, strict=True)
@@ -214,7 +214,7 @@ def coupling(settings: Settings) -> Outcome:
     notes = [f"{length} iterations, delay {tau}. The parts are squared norms after {EARLY} iterations, means over "
              "seeds: stale samples, critic, clip are exact biases; batch is the variance of n episodes."]  # fmt: skip
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         axis = figure.subplots()
         parts = ("batch", "clip", "critic", "stale", "gradient")
         for k, part in enumerate(parts):
@@ -242,13 +242,13 @@ def _interval(slope: Slope) -> list[float]:
     return [round(x, 3) for x in (slope.value, slope.low, slope.high)]
 
 
-def _frozen(world: Layered, step: float, tau: int, length: int, seeds: Sequence[int]) -> Any:
+def _frozen(world: Layered, step: float, tau: int, length: int, seeds: Sequence[int]) -> Floats:
     """Critic errors [runs, T+1] under the uniform policy with a constant step."""
     options = TabularPPO(episodes=BATCH, epochs=0, critic_step=step, critic_power=0)
     return ppo_tabular(world, options, length, seeds, _constant(tau)).error
 
 
-def _episodes(world: Layered, goal: float, seeds: Sequence[int]) -> Any:
+def _episodes(world: Layered, goal: float, seeds: Sequence[int]) -> Floats:
     """Episodes [runs] until J >= goal, looked at every 5 iterations; inf: not within 20000 iterations."""
     runs = ppo_tabular(world, TabularPPO(), 20_000, seeds, every=5, goal=goal)
     return np.where(runs.iterations < 20_000, runs.fresh, np.inf)

@@ -7,8 +7,6 @@ drift that saturates, with its sweep fitted by the same code as ``stretto calibr
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from scipy import stats
@@ -16,6 +14,7 @@ from scipy import stats
 from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 from stretto.observe.calibration import Laws, Trial, fit_laws
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.collapse import collapse_bandit, stability
 
@@ -125,7 +124,7 @@ def _worst_end(bandit: collapse_bandit.CollapseBandit, rule: collapse_bandit.Rul
     return float(min(ends) / collapse_bandit.reference(bandit))
 
 
-def _plot(figure: Any, rates: np.ndarray, spent: dict[int, list[float]], budget: float) -> None:
+def _plot(figure: Canvas, rates: np.ndarray, spent: dict[int, list[float]], budget: float) -> None:
     left, right = figure.subplots(1, 2)
     for row in rates:
         left.loglog(INTERVALS, np.where(row > 0, row, np.nan), color="0.8")

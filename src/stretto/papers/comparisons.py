@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stretto.papers.base import Settings
 from stretto.papers.learning import Arm, Learning, learn
 from stretto.tabular.delay import Delays
+from stretto.tabular.lagged.learning import PlanChanges
+from stretto.tabular.lagged.world import WorldChanges
 
 
 @dataclass(frozen=True)
@@ -19,19 +20,19 @@ class Contest:
     arms: Mapping[str, Arm]
     claims: Sequence[tuple[str, str]]
     lags: Sequence[int] | None = None
-    world: Mapping[str, Any] = field(default_factory=dict)
-    plan: Mapping[str, Any] = field(default_factory=dict)
+    world: WorldChanges = field(default_factory=WorldChanges)
+    plan: PlanChanges = field(default_factory=PlanChanges)
 
 
 GRPO = Arm("grpo")
 REINFORCE = Arm("reinforce", {"std": True})
 """GRPO's advantage without any ratio: uncorrected."""
-CRITIC: dict[str, Any] = {"critic": "learned", "critic_lr": 0.2}
-SINGLE: dict[str, Any] = {"prompts": 64, "group": 1}
+CRITIC: PlanChanges = {"critic": "learned", "critic_lr": 0.2}
+SINGLE: PlanChanges = {"prompts": 64, "group": 1}
 ENGINE_NOISE, TAU = 0.005, 4.0
 """Probability noise of the engine; ENTR's unpublished threshold, set by the paper's rule: it masks 0.1 to 1 % of the
 tokens (0.4 % at lag 8, 0.15 % at lag 32) [both inferred]."""
-GSPO_CLIP: dict[str, Any] = {"clip_low": 0.1, "clip_high": 0.1}
+GSPO_CLIP: dict[str, object] = {"clip_low": 0.1, "clip_high": 0.1}
 """GSPO's 3e-4 is for means over thousands of tokens; sequences here have four [inferred]."""
 LATE = 16
 """Steps after which the late part of a reward arrives."""

@@ -7,11 +7,11 @@ exact. The paper publishes neither equations nor thresholds: mode and thresholds
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from stretto.objectives import get
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
@@ -68,7 +68,7 @@ def reproduce(settings: Settings) -> Outcome:
         "MSE: bias^2 plus a 256th of one trajectory's variance, in units of the squared target.",
     ]
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         axes = figure.subplots(1, 2)
         for row, keep in zip(mse, KEEPS, strict=True):
             axes[0].plot(names, row, "o-", label=f"actor mask {keep}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 from stretto.objectives import get
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
@@ -14,7 +14,7 @@ from stretto.tabular.gmc_grpo.grouped_bandit import GroupedBandit
 SIZES = (2, 8, 32, 128)
 TIC = {0.05: 0.0976, 0.2: 0.0926, 1.0: 0.0661}
 GMC = {0.05: (0.0800, 0.0326, 0.0133, 0.0043), 0.2: (0.0713, 0.0210, 0.0040, 0.0002), 1.0: (0.0244, 0.0006, 0.0, 0.0)}
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "gmc": ("gmc-grpo", {"variant": "gmc"}),
     "tic_truncate": ("tic-grpo", {"variant": "tic_truncate"}),
     "tic_zero": ("tic-grpo", {"variant": "tic_zero"}),
@@ -78,7 +78,7 @@ def note(second: dict[tuple[str, float], list[float]]) -> str:
 
 
 def plot_figure(
-    figure: Any, bias: dict[tuple[str, float], list[float]], second: dict[tuple[str, float], list[float]]
+    figure: Canvas, bias: dict[tuple[str, float], list[float]], second: dict[tuple[str, float], list[float]]
 ) -> None:
     """Bias (left) and second moment (right) by the size of groups, a colour per eps."""
     left, right = figure.subplots(1, 2)

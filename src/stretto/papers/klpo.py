@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
 
 from stretto.objectives import get
+from stretto.objectives.base import Objective
+from stretto.objectives.interface import LossFunction
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
@@ -36,7 +38,7 @@ from stretto.tabular.token_tree.tree import TokenTree
 OBJECTIVE, ROOT = 1.3745647608726, [0.1845730203, -0.1845730203]
 BETA, STALE_BETA = 0.4, 0.5
 STEPS, REFRESH, DRAWS = [1, 8, 32, 128, 512, 1024], (1, 8, 32), (2, 4, 8, 16, 32)
-PLAIN: dict[str, Any] = {"baseline": "none", "std": False, "aggregation": "seq-mean-token-sum"}
+PLAIN: dict[str, object] = {"baseline": "none", "std": False, "aggregation": "seq-mean-token-sum"}
 
 
 def reproduce(settings: Settings) -> Outcome:
@@ -73,7 +75,7 @@ def reproduce(settings: Settings) -> Outcome:
     return with_learning(outcome, compare("klpo", settings))
 
 
-def klpo(route: str, estimator: str, beta: float = STALE_BETA) -> Any:
+def klpo(route: str, estimator: str, beta: float = STALE_BETA) -> Objective:
     """The objective ``klpo`` by ``route`` and ``estimator``, at this temperature."""
     return get("klpo", beta=beta, route=route, estimator=estimator)
 
@@ -91,7 +93,7 @@ def identities() -> list[Check]:
         bias = float((small_gradient_over_draws(klpo(route, "mc", BETA), m) - exact).abs().max())
         checks.append(Check(f"bias, {route}-mc, M = {m}", bias, "< 1e-8", 0.0, bias < 1e-8))
     covariance = BETA * score_covariance(SMALL, SAMPLER, POLICY)
-    wrong: list[tuple[Any, str, int]] = [
+    wrong: list[tuple[LossFunction, str, int]] = [
         (SharedColumns(BETA, "own"), "shared column", 1), (SharedColumns(BETA, "mean"), "all-M mean", 2),
     ]  # fmt: skip
     for objective, name, share in wrong:
@@ -137,7 +139,7 @@ def sweep(spread: list[float], floor: float) -> list[Check]:
     ]
 
 
-def plot_figure(figure: Any, fixed: dict[str, list[Window]], spread: list[float], floor: float) -> None:
+def plot_figure(figure: Canvas, fixed: dict[str, list[Window]], spread: list[float], floor: float) -> None:
     """Plot the distance to the Gibbs policy after S steps (left) and the variance by 1/M (right)."""
     left, right = figure.subplots(1, 2)
     for name, run in fixed.items():

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from stretto.objectives import get
 from stretto.observe.calibration import collapse_step
+from stretto.observe.canvas import Canvas
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
-from stretto.tabular.lagged.learning import Curve, Plan, train
-from stretto.tabular.lagged.world import World
+from stretto.tabular.lagged.learning import Curve, Plan, PlanChanges, train
+from stretto.tabular.lagged.world import World, WorldChanges
 
-WORLD: dict[str, Any] = {"contexts": 16, "vocab": 4, "depth": 4, "features": 8, "success": 0.1}
+WORLD: WorldChanges = {"contexts": 16, "vocab": 4, "depth": 4, "features": 8, "success": 0.1}
 """One sequence in ten succeeds; 1360 states share 32 weights."""
-PLAN: dict[str, Any] = {"refresh": "window", "steps": 256, "prompts": 8, "group": 8, "lr": 0.5, "optimizer": "adam"}
+PLAN: PlanChanges = {"refresh": "window", "steps": 256, "prompts": 8, "group": 8, "lr": 0.5, "optimizer": "adam"}
 """A step size at which learning without lag is stable. Uncorrected GRPO collapsed in 10 of 17 seeds at lag 32 and in 12
 of 13 at lag 64 (seeds 0-4, 10-17 and, at lag 32, 20-23); GMC-GRPO in none of the 17 at lag 32."""
 LAGS, QUICK_LAGS = (0, 32, 64), (32,)
@@ -31,8 +31,8 @@ class Arm:
     group size, ...), and ``more_lag`` steps of lag beyond that of the comparison."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    plan: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    plan: PlanChanges = field(default_factory=PlanChanges)
     more_lag: int = 0
 
 
@@ -67,25 +67,27 @@ def learn(
     settings: Settings,
     *,
     lags: Sequence[int] | None = None,
-    world: Mapping[str, Any] | None = None,
-    plan: Mapping[str, Any] | None = None,
+    world: WorldChanges | None = None,
+    plan: PlanChanges | None = None,
 ) -> Learning:
     """Every arm at every lag for every seed; a seed is a world of its own with its own noise, the same for all arms.
     Lag 0 is a reference, run by the first arm alone. ``world`` and ``plan`` change ``WORLD`` and ``PLAN``."""
     chosen = lags if lags is not None else LAGS
     if settings.quick:
         chosen = [lag for lag in chosen if lag in QUICK_LAGS] or [max(chosen)]
-    how = Plan(**{**PLAN, **(plan or {}), **({"steps": QUICK_STEPS} if settings.quick else {})})
+    changes: PlanChanges = {**PLAN, **(plan or {})}
+    if settings.quick:
+        changes["steps"] = QUICK_STEPS
+    how = Plan(**changes)
     curves: dict[tuple[str, int], list[Curve]] = {}
-    where = {**WORLD, **(world or {})}
+    where: WorldChanges = {**WORLD, **(world or {})}
     worlds = {seed: World(**where, seed=seed) for seed in settings.range(SEEDS, quick=QUICK_SEEDS)}
     for lag in chosen:
         settings.say(f"learning at lag {lag}")
         for label, arm in arms.items() if lag else list(arms.items())[:1]:
             objective = get(arm.name, **arm.options)
-            curves[label, lag] = [
-                train(at, objective, how, seed=seed, lag=lag + arm.more_lag, **arm.plan) for seed, at in worlds.items()
-            ]
+            own: PlanChanges = {"lag": lag + arm.more_lag, **arm.plan}
+            curves[label, lag] = [train(at, objective, how, seed=seed, **own) for seed, at in worlds.items()]
     return Learning(curves, claims, next(iter(worlds.values())), how)
 
 
@@ -158,11 +160,11 @@ def with_learning(outcome: Outcome, learning: Learning) -> Outcome:
     """``outcome`` and the comparison: its rows, its notes, its curves below the figure."""
     above = outcome.plot
 
-    def fill(figure: Any) -> None:
+    def fill(figure: Canvas) -> None:
         if above is None:
             return plot_learning(figure, learning)
-        figure.set_size_inches(9, 7.5)
-        top, bottom = figure.subfigures(2, 1)
+        figure.figure.set_size_inches(9, 7.5)
+        (top,), (bottom,) = figure.subfigures(2, 1, squeeze=False)
         above(top)
         plot_learning(bottom, learning)
         return None
@@ -170,7 +172,7 @@ def with_learning(outcome: Outcome, learning: Learning) -> Outcome:
     return Outcome([*outcome.checks, *learning_checks(learning)], [*outcome.notes, *learning_notes(learning)], fill)
 
 
-def plot_learning(figure: Any, learning: Learning) -> None:
+def plot_learning(figure: Canvas, learning: Learning) -> None:
     """J over the steps, a panel per lag, a colour per arm: the mean over seeds and the seeds themselves, faint."""
     axes = figure.subplots(1, len(learning.lags), sharey=True, squeeze=False)[0]
     for axis, lag in zip(axes, learning.lags, strict=True):

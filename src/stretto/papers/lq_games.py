@@ -7,10 +7,10 @@ three routes. Measured: how fast play comes near it, and what learning costs who
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from stretto.data.arrays import Floats, Ints
 from stretto.games.lq.cournot import (
     ORACLES,
     Cournot,
@@ -27,8 +27,9 @@ from stretto.games.lq.cournot_learning import cournot_least_squares
 from stretto.games.lq.market import Learned, Learners
 from stretto.games.lq.outside import quantecon_nash
 from stretto.games.lq.riccati import deviation_gain, nash, nash_residual
+from stretto.observe.canvas import Canvas
 from stretto.observe.confidence import t_interval
-from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.base import Check, Outcome, Settings, Shown
 from stretto.papers.parts import together
 from stretto.tabular.slopes import Slope, loglog_slope
 
@@ -88,7 +89,7 @@ def cournot_rate(settings: Settings) -> Outcome:
     steps = 1_000_000
     marks = np.unique(np.round(np.logspace(2, 6, 41)).astype(int))
     late = marks >= 10_000
-    lines: list[tuple[float, float, Any, Slope]] = []
+    lines: list[tuple[float, float, Floats, Slope]] = []
     checks = []
     for nu, s, expected, usual, quick in RATES:
         seeds = settings.range(usual, quick)
@@ -175,7 +176,7 @@ def _at_nash(model: Cournot, steps: int, seeds: range) -> Learned:
     return cournot_least_squares(model, Learners(), steps, seeds, gains=nash_gains(model), frozen=everyone)
 
 
-def _interval(x: Any) -> tuple[float, float]:
+def _interval(x: Floats) -> tuple[float, float]:
     """Mean over seeds and half its 95 % interval."""
     mean, _, high = t_interval(x.tolist())
     return mean, high - mean
@@ -185,7 +186,7 @@ def _span(found: tuple[float, float]) -> str:
     return f"{found[0]:.4f} +- {found[1]:.4f}"
 
 
-def _profit(name: str, found: tuple[float, float], published: Any) -> Check:
+def _profit(name: str, found: tuple[float, float], published: Shown) -> Check:
     mean, half = found
     return Check(name, _span(found), "the effect: below 0", published, absent=mean + half >= 0)
 
@@ -201,7 +202,7 @@ def _table(model: Cournot, runs: dict[bool, Learned]) -> list[Check]:
     return checks
 
 
-def _draw_nash(figure: Any) -> None:
+def _draw_nash(figure: Canvas) -> None:
     left, right = figure.subplots(1, 2)
     prices = np.linspace(0, 10, 50)
     for s in ORACLES:
@@ -216,7 +217,7 @@ def _draw_nash(figure: Any) -> None:
     right.legend()
 
 
-def _draw_rate(figure: Any, marks: Any, lines: list[tuple[float, float, Any, Slope]]) -> None:
+def _draw_rate(figure: Canvas, marks: Ints, lines: list[tuple[float, float, Floats, Slope]]) -> None:
     for axis, nu in zip(figure.subplots(1, 2, sharey=True), (0.25, 0.5), strict=True):
         for _, s, middle, slope in (line for line in lines if line[0] == nu):
             axis.loglog(marks, middle, label=f"s = {s:g}: slope {slope.value:.2f}")
@@ -226,7 +227,7 @@ def _draw_rate(figure: Any, marks: Any, lines: list[tuple[float, float, Any, Slo
         axis.legend()
 
 
-def _draw_welfare(figure: Any, change: dict[tuple[float, bool], dict[str, tuple[float, float]]]) -> None:
+def _draw_welfare(figure: Canvas, change: dict[tuple[float, bool], dict[str, tuple[float, float]]]) -> None:
     for axis, s in zip(figure.subplots(1, 3, sharey=True), STICKINESS, strict=True):
         for shift, shown in ((-0.2, False), (0.2, True)):
             found = change[s, shown]

@@ -7,11 +7,12 @@ version; an average of weights, an interpolation, and the recomputed current pol
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
-from stretto.objectives import get
+from stretto.objectives.decoupled_ppo import DecoupledPPO
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.old_logits.mismatched_bandit import Result, Route, sample_mismatched_bandit, train
 from stretto.tabular.old_logits.scoring_routes import compare_routes
@@ -67,7 +68,7 @@ def reproduce(settings: Settings) -> Outcome:
 
 def _table(settings: Settings, bounds: tuple[int, ...]) -> Table:
     seeds = settings.range(3, 1)
-    objective = get("decoupled-ppo", reference="old", correction="mask", floor=0.9, cap=1.1)
+    objective = DecoupledPPO(reference="old", correction="mask", floor=0.9, cap=1.1)
     found: Table = {}
     for bound in bounds:
         for route in ROUTES:
@@ -95,7 +96,7 @@ def _routes(settings: Settings) -> list[Check]:
     return checks
 
 
-def _plot(figure: Any, found: Table, bounds: tuple[int, ...]) -> None:
+def _plot(figure: Canvas, found: Table, bounds: tuple[int, ...]) -> None:
     axes = figure.subplots(1, 3)
     titles = {"error": "|error| of the log-probability", "dropped": "first-factor mask rate", "value": "final return"}
     for axis, (name, title) in zip(axes, titles.items(), strict=True):

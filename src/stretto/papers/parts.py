@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Outcome, Settings
 
 
@@ -24,9 +24,9 @@ def together(parts: Mapping[str, Callable[[Settings], Outcome]], settings: Setti
     if not drawn:
         return Outcome(checks, notes)
 
-    def plot(figure: Any) -> None:
-        width, height = figure.get_size_inches()
-        figure.set_size_inches(width, height * len(drawn))
+    def plot(figure: Canvas) -> None:
+        width, height = figure.figure.get_size_inches()
+        figure.figure.set_size_inches(width, height * len(drawn))
         for fill, rows in zip(drawn, figure.subfigures(len(drawn), 1, squeeze=False), strict=True):
             fill(rows[0])
 

@@ -4,10 +4,10 @@ scheduling. Every environment constant, step size and schedule is [inferred]: on
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from stretto.data.arrays import Floats
 from stretto.games.markov import MarkovGame, face, nash_gap, uniform_policies
 from stretto.games.potential.batch import nash_gaps
 from stretto.games.potential.congestion import imcg
@@ -232,7 +232,7 @@ def _slope(name: str, slope: Slope, published: float, most: float | None, where:
     return Check(f"{name}: slope of the regret {where}, interval", found, condition, published, holds)
 
 
-def _mean_spread(regret: Any) -> tuple[float, float]:
+def _mean_spread(regret: Floats) -> tuple[float, float]:
     return float(regret[:, -1].mean()), float(regret[:, -1].std())
 
 

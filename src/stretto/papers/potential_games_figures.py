@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from stretto.data.arrays import Floats, Ints
+from stretto.observe.canvas import Canvas
+
 
 def plot_alpha(
-    figure: Any,
+    figure: Canvas,
     table: Mapping[float, tuple[float, float]],
     by_kappa: Mapping[float, tuple[float, float, float]],
     by_floor: Mapping[float, float],
@@ -36,7 +38,7 @@ def plot_alpha(
     biases.legend(fontsize=7)
 
 
-def plot_regret(figure: Any, curves: Mapping[str, tuple[Any, Any]], rate: float, label: str) -> None:
+def plot_regret(figure: Canvas, curves: Mapping[str, tuple[Ints, Floats]], rate: float, label: str) -> None:
     """Mean regret and range over seeds on logarithmic axes, with the bound's rate through the last point."""
     axes = figure.subplots()
     for name, (times, regret) in curves.items():
@@ -49,7 +51,7 @@ def plot_regret(figure: Any, curves: Mapping[str, tuple[Any, Any]], rate: float,
     axes.legend()
 
 
-def plot_jobs(figure: Any, paths: Mapping[float, Mapping[int, float]]) -> None:
+def plot_jobs(figure: Canvas, paths: Mapping[float, Mapping[int, float]]) -> None:
     """Plot the exact Nash gap over rounds of the job-scheduling game, by step size."""
     axes = figure.subplots()
     for eta, path in paths.items():

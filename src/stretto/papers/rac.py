@@ -7,19 +7,20 @@ stream, whose headline figure is a noisy ratio.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
+from stretto.data.arrays import Floats
 from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 from stretto.objectives.retroactive import age_weight
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
 from stretto.papers.rac_slack import slack
-from stretto.tabular.rac.two_part_reward import Floats, TwoPartRewardMDP
+from stretto.tabular.rac.two_part_reward import TwoPartRewardMDP
 
 DELAYS = (5, 20, 50)
 TAU, SHORT = 1000.0, 50.0
@@ -44,7 +45,7 @@ def reproduce(settings: Settings) -> Outcome:
     low, median, high = np.percentile(means, [5, 50, 95])
     ages = np.array([weight(d, TAU) for d in DELAYS])
     left = float(np.linalg.norm(fast + slow - target))
-    cost = {
+    cost: dict[str, float | list[float]] = {
         "naive": float(np.linalg.norm(fast - target)),
         "rac": [float(np.linalg.norm(fast + a * slow - target)) for a in ages],
         "wait": [left * (1 + d) for d in DELAYS],
@@ -68,7 +69,7 @@ def reproduce(settings: Settings) -> Outcome:
         "no bias but what the finite horizon leaves.",
     ]
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         left_axis, right_axis = figure.subplots(1, 2)
         delays = np.arange(1, 101)
         for tau in (TAU, SHORT):
@@ -91,15 +92,15 @@ def _with_slack(outcome: Outcome, settings: Settings) -> Outcome:
     checks = [replace(c, name=f"rac-slack: {c.name}") for c in part.checks]
     notes = [f"rac-slack: {note}" for note in part.notes]
 
-    def both(figure: Any) -> None:
-        for fill, rows in zip((outcome.plot, part.plot), figure.subfigures(2, 1), strict=True):
-            fill(rows)  # type: ignore[misc]
+    def both(figure: Canvas) -> None:
+        for fill, (canvas,) in zip((outcome.plot, part.plot), figure.subfigures(2, 1, squeeze=False), strict=True):
+            fill(canvas)  # type: ignore[misc]
 
     whole = with_learning(Outcome([*outcome.checks, *checks], [*outcome.notes, *notes], both), compare("rac", settings))
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         whole.plot(figure)  # type: ignore[misc]
-        figure.set_size_inches(9, 11)
+        figure.figure.set_size_inches(9, 11)
 
     return replace(whole, plot=plot)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from stretto.data.arrays import Floats
+from stretto.observe.canvas import Canvas
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
-from stretto.tabular.arguments import Floats
 from stretto.tabular.delay import Delays
 from stretto.tabular.mdp import uniform_policy, value_iteration
 from stretto.tabular.rac.late_reward_learning import LateRewardPPO
@@ -90,7 +90,7 @@ def slack(settings: Settings) -> Outcome:
         "(6) Off policy the clipped ratio isn't unbiased, and the identity holds for what it weighs: see that row.",
     ]
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         left, middle, right = figure.subplots(1, 3)
         bias = [np.abs(advantage_bias(two, uniform_policy(two.mdp), 1 - s)).max() for s in slacks]
         left.plot(slacks, bias, "o", label="advantage, largest error")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from stretto.kernel.errors import ConfigError
+from stretto.kernel.json import Json, JsonObject
 from stretto.kernel.process_map import ProcessMap
-from stretto.papers.base import Check, Outcome, Paper, Settings
+from stretto.observe.canvas import Canvas
+from stretto.papers.base import Check, Outcome, Paper, Settings, Shown
 from stretto.papers.catalog import PAPERS
 
 
@@ -27,7 +27,7 @@ class Verdict:
     seconds: float
     figure: str | None
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonObject:
         """The verdict as the JSON object that scripts read."""
         checks = self.outcome.checks
         return {
@@ -92,7 +92,7 @@ def reproduce_all(
     return [found[p.name] for p in papers]
 
 
-def save_figure(fill: Callable[[Any], None], path: Path) -> Path:
+def save_figure(fill: Callable[[Canvas], None], path: Path) -> Path:
     """Write the PNG of what ``fill(figure)`` plots to ``path``; returns it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -123,31 +123,33 @@ def word(check: Check) -> str:
     return "pass" if check.passed else "FAIL"
 
 
-def text(value: Any) -> str:
+def text(value: Shown) -> str:
     """``value`` (a number, or lists and dicts of them) for people: four significant digits."""
-    if value is None:
+    given = plain(value)
+    if given is None:
         return ""
-    if isinstance(value, bool | str):
-        return str(value)
-    if isinstance(value, dict):
-        return ", ".join(f"{k}: {text(v)}" for k, v in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(text(v) for v in value)
-    return f"{float(value):.4g}"
+    if isinstance(given, bool | str):
+        return str(given)
+    if isinstance(given, dict):
+        return ", ".join(f"{k}: {text(v)}" for k, v in given.items())
+    if isinstance(given, list):
+        return ", ".join(text(v) for v in given)
+    return f"{float(given):.4g}"
 
 
-def plain(value: Any) -> Any:
+def plain(value: Shown) -> Json:
     """``value`` as JSON: NumPy numbers and arrays become Python's, what isn't finite a string."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, dict):
+    if (listed := getattr(value, "tolist", None)) is not None:
+        value = listed()
+    if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    json.dumps(value)
-    return value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{type(value).__name__} can't be written as JSON")
 
 
 def _silent(line: str) -> None:

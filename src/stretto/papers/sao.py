@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from stretto.data.arrays import Floats
 from stretto.objectives import get
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
@@ -16,7 +16,7 @@ from stretto.tabular.sao.style_bandit import Baseline, Followed, StyleBandit, fo
 ROLLOUTS, REPETITIONS = 64, 4000
 GROUPS = (1, 8)
 LAG, LEVEL = 16, 0.5
-ARMS: dict[str, tuple[str, dict[str, Any], Baseline, int]] = {
+ARMS: dict[str, tuple[str, dict[str, object], Baseline, int]] = {
     "SAO, critic, K = 2": ("sao", {}, "critic", 1),
     "SAO, running mean": ("sao", {}, "running-mean", 1),
     "Dr. GRPO, groups of 8": ("grpo", {"std": False}, "own", 8),
@@ -56,7 +56,7 @@ def reproduce(settings: Settings) -> Outcome:
         "SAO's interval for coding, (.8, 3.0), at lag 16; PPO's clip lets A < 0 through however large the ratio.",
     ]
 
-    def plot(figure: Any) -> None:
+    def plot(figure: Canvas) -> None:
         left, right = figure.subplots(1, 2)
         groups = np.arange(1, 17)
         single, eight = law[1], law[8]
@@ -80,17 +80,17 @@ def _variance(settings: Settings) -> tuple[dict[int, float], dict[int, float]]:
     return {n: world.law(ROLLOUTS, n) for n in GROUPS}, measured
 
 
-def _three_actions() -> tuple[Any, Any]:
+def _three_actions() -> tuple[Floats, Floats]:
     small = ContextBandit(contexts=1, actions=3)
     return small.policy[0], small.reward[0]
 
 
-def _switched(styles: StyleBandit, arm: tuple[str, dict[str, Any], Baseline, int], updates: int) -> Followed:
+def _switched(styles: StyleBandit, arm: tuple[str, dict[str, object], Baseline, int], updates: int) -> Followed:
     name, options, baseline, group = arm
     return follow(styles, get(name, **options), baseline=baseline, group=group, rollouts=ROLLOUTS, updates=updates)
 
 
-def _lagged(styles: StyleBandit, name: str, options: dict[str, Any], updates: int) -> Followed:
+def _lagged(styles: StyleBandit, name: str, options: dict[str, object], updates: int) -> Followed:
     """At lag 16, with steps large enough that ratios leave the interval."""
     objective = get(name, **options)
     return follow(styles, objective, baseline="critic", rollouts=ROLLOUTS, lag=LAG, lr=3.0, limit=4.0, updates=updates)

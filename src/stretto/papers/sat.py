@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
 from stretto.objectives import get
+from stretto.objectives.base import Objective
+from stretto.objectives.sat import SAT, Kernel
+from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
 from stretto.papers.learning import with_learning
@@ -16,7 +18,8 @@ from stretto.tabular.lagged.probe import Probe
 from stretto.tabular.lagged.world import World
 from stretto.tabular.sat.region_checks import random_tokens, unlike_nominal, violations
 
-KERNELS, LAGS, RADIUS, STEPS = ("H1", "H2"), (1, 8, 32), 0.2, 66
+KERNELS: tuple[Kernel, ...] = ("H1", "H2")
+LAGS, RADIUS, STEPS = (1, 8, 32), 0.2, 66
 Runs = dict[tuple[int, str], list[tuple[Curve, Probe]]]
 Far = dict[tuple[float, int], dict[str, float]]
 
@@ -50,15 +53,20 @@ def reproduce(settings: Settings) -> Outcome:
     )
 
 
-def methods() -> dict[str, Any]:
+def region(kernel: Kernel) -> SAT:
+    """SAT's surrogate by one of its kernels."""
+    return SAT(kernel=kernel, clip_low=RADIUS, clip_high=RADIUS)
+
+
+def methods() -> dict[str, Objective]:
     """PPO's surrogate and SAT's, with the same radii, advantages and aggregation."""
     nominal = get("ppo", baseline="group", std=True, clip_low=RADIUS, clip_high=RADIUS)
-    return {"ppo": nominal, **{f"sat-{k}": get("sat", kernel=k, clip_low=RADIUS, clip_high=RADIUS) for k in KERNELS}}
+    return {"ppo": nominal, **{f"sat-{kernel}": region(kernel) for kernel in KERNELS}}
 
 
-def properties(kernel: str, first_seed: int, batches: int = 200) -> list[Check]:
+def properties(kernel: Kernel, first_seed: int, batches: int = 200) -> list[Check]:
     """Checks of Proposition 4.1: how many tokens of all random batches break each property."""
-    sat, nominal = methods()[f"sat-{kernel}"], methods()["ppo"]
+    sat, nominal = region(kernel), methods()["ppo"]
     broken: Counter[str] = Counter()
     intercepted = 0
     for seed in range(first_seed, first_seed + batches):
@@ -139,7 +147,7 @@ def synchronous(seed: int) -> list[Check]:
     ]
 
 
-def plot_figure(figure: Any, runs: Runs, far: Far) -> None:
+def plot_figure(figure: Canvas, runs: Runs, far: Far) -> None:
     """Plot divergence, outward mass and return by lag."""
     pictures = {
         "KL(mu||pi) per window, nats": lambda name, lag: far[1.0, lag][name],

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import time
 from pathlib import Path
-from typing import Any
 
 from stretto.config.load import read_source, to_toml, validate
 from stretto.config.schema import RunConfig
@@ -29,11 +28,12 @@ from stretto.kernel.waits import Waits
 from stretto.observe.live import LiveView
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.report import write_report
-from stretto.observe.summary import Figures, summarize
+from stretto.observe.summary import Figures, Summary, summarize
 from stretto.observe.trackers import make_trackers
 from stretto.run import rundir
 from stretto.run.checks import check, warnings
 from stretto.run.readiness import check_ready
+from stretto.run.result import Result, result_of
 from stretto.run.spec import OnProgress, RunSpec, engine_names
 from stretto.run.wiring import build_context, load_environment, peek_environment
 from stretto.runtime.context import Outcome, RunContext
@@ -78,7 +78,7 @@ def _check(config: RunConfig, mode: str, resume: Path | None) -> Rules:
     return rules
 
 
-def launch(config: RunConfig, mode: str, *, resume: Path | None = None, saves: bool = True) -> dict[str, Any]:
+def launch(config: RunConfig, mode: str, *, resume: Path | None = None, saves: bool = True) -> Result:
     """Run to the end; returns what ``--json`` prints. ``resume``: a run directory or one of its checkpoints.
 
     A signal that ends commands raises ``Interrupted``; from the start-up of the workers on, the first one lets the run
@@ -90,7 +90,7 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None, saves: b
         return _launch(config, mode, resume, signals)
 
 
-def _launch(config: RunConfig, mode: str, resume: Path | None, signals: Signals | None) -> dict[str, Any]:
+def _launch(config: RunConfig, mode: str, resume: Path | None, signals: Signals | None) -> Result:
     """``launch``; ``signals``: those that end it in order."""
     rules = _check(config, mode, resume)
     out = Path(config.out_dir)
@@ -122,7 +122,7 @@ def _launch(config: RunConfig, mode: str, resume: Path | None, signals: Signals 
 
 def _held(
     config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path | None, signals: Signals | None
-) -> dict[str, Any]:
+) -> Result:
     """``launch``, in a directory that is ours alone."""
     view, figures = View(rules.watches_trajectories), Figures()
     live = LiveView(
@@ -174,7 +174,7 @@ def _held(
     outcome, summary, sha256 = done
     if config.logging.report:
         write_report(out)
-    result = _result(mode, out, outcome.reason, summary, sha256, time.perf_counter() - started)
+    result = result_of(mode, out, outcome.reason, summary, sha256, time.perf_counter() - started)
     if signals is not None and signals.first is not None:
         result["signal"] = str(signals.first)
     return result
@@ -202,7 +202,7 @@ def _restore(config: RunConfig, mode: str, resume: Path, *hear: Listener) -> Res
     return restored
 
 
-def _finished(config: RunConfig, mode: str, out: Path, restored: Restored) -> dict[str, Any] | None:
+def _finished(config: RunConfig, mode: str, out: Path, restored: Restored) -> Result | None:
     """What the run printed at its end, if there is nothing left to do."""
     if restored.version < config.max_steps:
         return None
@@ -214,7 +214,7 @@ def _finished(config: RunConfig, mode: str, out: Path, restored: Restored) -> di
     digest = hashlib.sha256()
     for text in read_blocks(log):
         digest.update(text)
-    return _result(mode, out, "done", summary, digest.hexdigest(), 0.0)
+    return result_of(mode, out, "done", summary, digest.hexdigest(), 0.0)
 
 
 def _prepare(config: RunConfig, out: Path, restored: Restored | None, again: bool) -> None:
@@ -240,7 +240,7 @@ def _worker_pool(config: RunConfig, mode: str, out: Path) -> contextlib.Abstract
 
 async def _run(
     run: RunSpec, live: LiveView, view: View, figures: Figures, again: bool, signals: Signals | None
-) -> tuple[Outcome, dict[str, Any], str]:
+) -> tuple[Outcome, Summary, str]:
     """How the run ended, its figures (counted as the events came), the SHA-256 of its event log. The listeners have
     heard of the events up to the checkpoint; ``again``: logs of an earlier beginning step aside."""
     config, restored = run.config, run.restored
@@ -298,23 +298,3 @@ def _log_start(run: RunSpec, log: EventLog, context: RunContext) -> None:
         guarantees=run.rules.guarantees, version=0, step=0,
         **({} if context.late is None else {"late_lifetime": context.late.queue.lifetime}),
     )  # fmt: skip
-
-
-def _result(
-    mode: str, out: Path, reason: str, summary: dict[str, Any], events_sha256: str, wall_s: float
-) -> dict[str, Any]:
-    return {
-        "run": str(out),
-        "steps": summary["steps"],
-        "version": summary["version"],
-        "eval": summary["eval"],
-        "staleness": summary["staleness"],
-        "ledger": summary["ledger"],
-        "collapse": summary["collapse"],
-        "warnings": summary["warnings"],
-        "wall_s": round(wall_s, 3),
-        "virtual_s": summary["clock_s"] if mode != "train" else None,
-        "weights_sha256": rundir.weights_sha256(out / "model"),
-        "events_sha256": events_sha256,
-        "reason": reason,
-    }

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-from typing import Any
 
 from stretto.config.machine import core_count
 from stretto.config.plugins import plugin_errors
 from stretto.config.schema import RunConfig
+from stretto.envs.base import Environment
 from stretto.envs.build import build_environment
 from stretto.kernel.errors import ConfigError
+from stretto.models.protocols import Demonstrates
 from stretto.run.checks import tokenizer_of
 from stretto.run.wiring import bind, peek_environment
 from stretto.runtime.length import run_length
@@ -83,15 +84,15 @@ def _check_packages(config: RunConfig) -> None:
         )
 
 
-def _check_worked(config: RunConfig, env: Any) -> None:
-    if config.model == "tiny" and config.sft.accuracy > 0 and not hasattr(env, "demonstration"):
+def _check_worked(config: RunConfig, env: Environment) -> None:
+    if config.model == "tiny" and config.sft.accuracy > 0 and not isinstance(env, Demonstrates):
         raise ConfigError(
             f"environment {type(env).__name__} has no worked answers for a warm start: set sft.accuracy = 0 "
             "(random weights) or give another model"
         )
 
 
-def _try_worked(config: RunConfig, env: Any) -> None:
+def _try_worked(config: RunConfig, env: Environment) -> None:
     """A worked answer must be text of the tiny model's alphabet."""
-    if config.model == "tiny" and config.sft.accuracy > 0:
+    if config.model == "tiny" and config.sft.accuracy > 0 and isinstance(env, Demonstrates):
         copy.copy(env).demonstration(0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from stretto.envs.build import build_environment, scoring_imports
 from stretto.envs.scoring import ScoringPool
 from stretto.kernel.errors import CheckpointError, ConfigError, DataError
 from stretto.kernel.events import EventLog
+from stretto.kernel.logfile import Event
 from stretto.models.resolve import check_directory, check_vocabulary, resolve_model
 from stretto.models.tokenizer import LightTokenizer, light_tokenizer
 from stretto.observe.samples import by_role
@@ -35,6 +36,10 @@ from stretto.runtime.failures import Failures, readable
 from stretto.runtime.manifest import latest, load_checkpoint
 from stretto.runtime.workers.inline import InlineEngine
 from stretto.weights.in_process import InProcess
+
+if TYPE_CHECKING:
+    from stretto.models.forward import Weights
+    from stretto.rollout.engine import TorchEngine
 
 OnProgress = Callable[[str], None]
 _CHAT_TOKENS = 4096
@@ -80,7 +85,33 @@ def find(path: Path, settings: Sequence[str], recipe: str | None = None, on_prog
                    restored.version)  # fmt: skip
 
 
-def build_engine(policy: Trained, eos_ids: Sequence[int], max_model_len: int, max_num_seqs: int) -> Any:
+class Answered(TypedDict):
+    """One answer. ``answer``: the expected one; ``reward``: None if it is absent."""
+
+    task: int
+    answer: str | float | None
+    reward: float | None
+    text: str
+    prompt: str
+    completion: str
+
+
+class Evaluation(TypedDict):
+    """What ``evaluate`` found; rates are shares of all answers (``solved``: of tasks)."""
+
+    tasks: int
+    samples: int
+    temperature: float
+    version: int | None
+    accuracy: float
+    reward: float
+    solved: float
+    failed: int
+    faults: list[str]
+    answers: list[Answered]
+
+
+def build_engine(policy: Trained, eos_ids: Sequence[int], max_model_len: int, max_num_seqs: int) -> TorchEngine:
     """A passive engine that serves this policy as version 0."""
     from stretto.learner.build import build_learner
     from stretto.rollout.build import build_engine as build
@@ -88,7 +119,7 @@ def build_engine(policy: Trained, eos_ids: Sequence[int], max_model_len: int, ma
     config = policy.config
     own = config.engine.model_copy(update={"max_model_len": max_model_len, "max_num_seqs": max_num_seqs})
     engine = build(policy.directory, own, config.seed, eos_ids)
-    weights: Any = {}
+    weights: Weights = {}
     if policy.checkpoint is not None:
         learner = build_learner(policy.directory, config, config.max_steps)
         learner.load(policy.checkpoint)
@@ -104,7 +135,7 @@ def sampling_of(config: RunConfig, tokenizer: LightTokenizer) -> SamplingParams:
     return SamplingParams(s.temperature, s.top_p, s.top_k, s.max_new_tokens, stop)
 
 
-def evaluate(policy: Trained, *, samples: int = 1, on_progress: OnProgress = print) -> dict[str, Any]:
+def evaluate(policy: Trained, *, samples: int = 1, on_progress: OnProgress = print) -> Evaluation:
     """Play the run's held-out tasks, ``samples`` times each: how many, accuracy (share whose reward reaches
     ``eval.success_threshold``), mean reward, the share of tasks solved at least once,
     rewards by task, failures. ``ConfigError`` if that can't be."""
@@ -137,29 +168,33 @@ def evaluate(policy: Trained, *, samples: int = 1, on_progress: OnProgress = pri
         "solved": sum(any(succeeded(r, bar) for r in of) for of in rewards.values()) / len(tasks),
         "failed": total - len(every), "faults": faults,
         "answers": [
-            {"task": task.index, "answer": _plain(task.answer), "reward": trajectory.reward,
-             "text": text(trajectory), **_parts(trajectory, decode)}
-            for task, trajectory in played
+            _answered(task, trajectory, text(trajectory), decode) for task, trajectory in played
         ],
     }  # fmt: skip
 
 
-def _parts(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> dict[str, str]:
+def _answered(task: Task, trajectory: Trajectory, text: str, decode: Callable[[Sequence[int]], str]) -> Answered:
     given, sampled = by_role(trajectory, decode)
-    return {"prompt": given, "completion": sampled}
+    return {"task": task.index, "answer": _plain(task.answer), "reward": trajectory.reward, "text": text,
+            "prompt": given, "completion": sampled}  # fmt: skip
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> str | float | None:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 async def _play(
-    config: RunConfig, env: Environment, tokenizer: LightTokenizer, engine: Any, tasks: Sequence[Task], samples: int
+    config: RunConfig,
+    env: Environment,
+    tokenizer: LightTokenizer,
+    engine: TorchEngine,
+    tasks: Sequence[Task],
+    samples: int,
 ) -> tuple[list[tuple[Task, Trajectory]], list[str]]:
     loop = asyncio.get_running_loop()
     log, played, faults = EventLog(None, loop.time), [], []
 
-    def hear(event: dict[str, Any]) -> None:
+    def hear(event: Event) -> None:
         if event["e"] == "Fault":
             faults.append(f"{event['where']}: {event['what']}")
 

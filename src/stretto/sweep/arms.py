@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from stretto.config.load import parse_override
 from stretto.kernel.errors import ConfigError
@@ -19,7 +18,7 @@ class Arm:
 
     label: str
     name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
     def settings(self, critic: str) -> list[str]:
         """Overrides of a recipe that train with it; ``critic``: the recipe's kind of critic, kept where it fits."""
@@ -58,7 +57,7 @@ def _arm(text: str) -> Arm:
     found = _ARM.fullmatch(text)
     if found is None:
         raise ConfigError(f"--objectives: can't read {text!r}; expected NAME, NAME[option=value,...], LABEL=NAME[...]")
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     for part in _split(found["options"] or ""):
         (_, key, *rest), value = parse_override(f"objective.{part.strip()}")
         if rest:
@@ -82,7 +81,7 @@ def _split(text: str) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     if value is None:
         return '"none"'
     if isinstance(value, bool):

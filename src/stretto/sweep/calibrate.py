@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from stretto.kernel.errors import ConfigError
+from stretto.kernel.json import Jsonable
 from stretto.observe.calibration import Laws, Trial, fit_laws
-from stretto.sweep.cells import Cell, run_cells
+from stretto.observe.canvas import Canvas
+from stretto.sweep.cells import Cell, Record, run_cells
 from stretto.sweep.compare import collapse_of
 
 
@@ -30,12 +31,13 @@ class Calibration:
     laws: Laws
     trials: list[Trial]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Jsonable]:
         """The calibration as the JSON object that ``--json`` prints."""
         return {
             "rate": self.rate, "sync_interval": self.sync_interval, "horizon": self.horizon, "safety": self.safety,
             "interval_budget": self.laws.interval_budget, "horizon_budget": self.laws.horizon_budget,
-            "largest": self.laws.largest, "collapsed": self.laws.collapsed, "censored": self.laws.censored,
+            "largest": {str(interval): rate for interval, rate in self.laws.largest.items()},
+            "collapsed": self.laws.collapsed, "censored": self.laws.censored,
             "trials": [asdict(t) for t in self.trials],
         }  # fmt: skip
 
@@ -52,7 +54,7 @@ def calibrate(
     horizon: int,
     safety: float = 1.0,
     jobs: int = 2,
-    done: Callable[[dict[str, Any]], None] = lambda record: None,
+    done: Callable[[Record], None] = lambda record: None,
 ) -> Calibration:
     """Sweep the recipe with its own objective over ``intervals`` and ``rates``, fit the laws, apply them.
 
@@ -83,7 +85,7 @@ def calibrate(
     return Calibration(laws.rate(sync_interval, horizon, safety), sync_interval, horizon, safety, laws, trials)
 
 
-def plot(calibration: Calibration, figure: Any) -> None:
+def plot(calibration: Calibration, figure: Canvas) -> None:
     """Runs that held and runs that collapsed over the plane of sync interval and rate, with the fitted limit."""
     axes = figure.subplots()
     for collapsed, mark, label in ((False, "o", "held"), (True, "x", "collapsed")):

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict, cast
 
 from stretto.config.load import load_config
 from stretto.config.schema import RunConfig
@@ -29,12 +29,47 @@ _SERIES = ("reward/trained/mean", "entropy", "off_policy/kl", "ess", "staleness/
 _KEYS = {"name", "exact_lag", "accuracy", "series"}
 
 
+class Key(TypedDict, total=False):
+    """Which run of a sweep it is."""
+
+    arm: str
+    lag: int
+    seed: int
+    sync_interval: int
+    rate: float
+
+
+class Ended(TypedDict, total=False):
+    """How a run ended: what it took, or the error that it ended with."""
+
+    steps: int
+    wall_s: float
+    virtual_s: float
+    error: str
+
+
+class Figures(TypedDict):
+    """What a run did. ``accuracy``: (step, accuracy) of each evaluation; ``series`` [steps] by metric."""
+
+    exact_lag: bool
+    accuracy: list[Sequence[float]]
+    series: dict[str, list[float | None]]
+
+
+class Record(Key, Ended, Figures):
+    """A run's line in ``results.jsonl``."""
+
+    name: str
+    lag_bound: int
+    pid: int
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run: ``key`` says which one it is (JSON values), ``settings`` are its overrides of the recipe. ``refresh``:
     batch k is sampled by version max(0, k - lag) (``constant``) or floor(k / S) S with S = lag + 1 (``window``)."""
 
-    key: dict[str, Any]
+    key: Key
     settings: tuple[str, ...]
     refresh: Literal["constant", "window"] = "constant"
 
@@ -55,8 +90,8 @@ def run_cells(
     *,
     jobs: int = 2,
     keep_runs: bool = False,
-    done: Callable[[dict[str, Any]], None] = lambda record: None,
-) -> list[dict[str, Any]]:
+    done: Callable[[Record], None] = lambda record: None,
+) -> list[Record]:
     """Rehearse each cell, ``jobs`` processes at a time; their records in the order of ``cells``.
 
     Records go to ``out/results.jsonl`` as they come: a sweep that was interrupted goes on where it was, and one of
@@ -85,8 +120,8 @@ def _run(
     out: Path,
     jobs: int,
     keep_runs: bool,
-    done: Callable[[dict[str, Any]], None],
-) -> list[dict[str, Any]]:
+    done: Callable[[Record], None],
+) -> list[Record]:
     """``run_cells``, in a directory that is ours alone."""
     records = _read(out / "results.jsonl")
     missing = [cell for cell in cells if cell.name not in records]
@@ -149,15 +184,16 @@ def _save_claim(out: Path, config: RunConfig) -> None:
         part.replace(path)
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
+def _read(path: Path) -> dict[str, Record]:
     if not path.exists():
         return {}
     cut_torn_line(path)  # of a sweep that was killed: its cell runs again
-    records = {}
+    records: dict[str, Record] = {}
     for number, record in read_jsonl(path, loads=json.loads):
         if not record.keys() >= _KEYS:
             raise DataError(f"{path}:{number}: not a run's record; delete the line to run that one again")
-        records[record["name"]] = record
+        kept = cast(Record, record)
+        records[kept["name"]] = kept
     return records
 
 
@@ -181,36 +217,38 @@ def _silent(line: str) -> None:
     return None
 
 
-def _run_cell(source: str, settings: list[str], cell: Cell, out: Path, keep: bool) -> dict[str, Any]:
+def _run_cell(source: str, settings: list[str], cell: Cell, out: Path, keep: bool) -> Record:
     from stretto.run.launch import launch
 
     run = out / "runs" / cell.name
     shutil.rmtree(run, ignore_errors=True)
     config = _load(source, settings, cell, f"out={run}")
-    record: dict[str, Any] = {"name": cell.name, **cell.key, "lag_bound": config.lag_bound, "pid": os.getpid()}
     try:
         result = launch(config, "rehearse", saves=False)
-        record |= {name: result[name] for name in ("steps", "wall_s", "virtual_s")}
+        ended: Ended = {"steps": result["steps"], "wall_s": result["wall_s"], "virtual_s": result["virtual_s"] or 0.0}
     except StrettoError as error:
         if type(error) in (ConfigError, DataError, StrettoError):  # of settings, data or the disk: not the method's
             raise
-        record["error"] = f"{type(error).__name__}: {error}"
-    record |= _figures(run, config.lag_bound, cell.refresh)
+        ended = {"error": f"{type(error).__name__}: {error}"}
+    record: Record = {
+        "name": cell.name, **cell.key, "lag_bound": config.lag_bound, "pid": os.getpid(), **ended,
+        **_figures(run, config.lag_bound, cell.refresh),
+    }  # fmt: skip
     if not keep:
         shutil.rmtree(run, ignore_errors=True)
     return record
 
 
-def _figures(run: Path, lag: int, refresh: str) -> dict[str, Any]:
+def _figures(run: Path, lag: int, refresh: str) -> Figures:
     """Series per step, evaluations, and whether every step trained on data of exactly the lag."""
     rows = read_metrics(run) if (run / "metrics.jsonl").exists() else []
     steps = [row for row in rows if "reward/trained/mean" in row or "update/skipped" in row]
     series = {name: [_number(row.get(name)) for row in steps] for name in _SERIES}
     wanted = [min(k, lag) if refresh == "constant" else k % (lag + 1) for k in range(len(steps))]
     exact = series["staleness/max"] == wanted and series["staleness/mean"] == wanted
-    accuracy = [(row["step"], row["eval/accuracy"]) for row in rows if "eval/accuracy" in row]
+    accuracy: list[Sequence[float]] = [(row["step"], row["eval/accuracy"]) for row in rows if "eval/accuracy" in row]
     return {"exact_lag": exact, "accuracy": accuracy, "series": series}
 
 
-def _number(value: Any) -> float | None:
+def _number(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else round(float(value), 6)

@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from stretto.config.load import load_config
 from stretto.kernel.errors import ConfigError, InvariantError
+from stretto.kernel.json import Jsonable
 from stretto.observe.calibration import collapse_step
 from stretto.observe.confidence import t_interval
 from stretto.sweep.arms import Arm
-from stretto.sweep.cells import Cell, run_cells
+from stretto.sweep.cells import Cell, Record, run_cells
 
 STALE = 32
 """Lags from here on count as stale when a comparison says who collapses."""
@@ -56,7 +56,7 @@ class Comparison:
     lags: list[int]
     seeds: list[int]
     points: list[Point]
-    records: list[dict[str, Any]]
+    records: list[Record]
 
     def point(self, arm: str, lag: int) -> Point:
         """The point of one objective at one lag."""
@@ -77,7 +77,7 @@ class Comparison:
                 out[arm.label] = _against_start(stale[-1])
         return out
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Jsonable]:
         """The comparison as the JSON object that ``--json`` prints."""
         return {
             "recipe": self.source,
@@ -98,7 +98,7 @@ def compare(
     *,
     jobs: int = 2,
     keep_runs: bool = False,
-    done: Callable[[dict[str, Any]], None] = lambda record: None,
+    done: Callable[[Record], None] = lambda record: None,
 ) -> Comparison:
     """Rehearse every objective at every lag from every seed: the same prompts, the same sampling noise and the same
     initial model for all objectives of a seed, and batch k always sampled by version max(0, k - lag).
@@ -130,7 +130,7 @@ def compare(
     return Comparison(source, list(arms), list(lags), list(seeds), points, records)
 
 
-def check_exact(records: Sequence[dict[str, Any]]) -> None:
+def check_exact(records: Sequence[Record]) -> None:
     """``InvariantError`` unless the lag was exact in each run, and the first batch, sampled before anything differs,
     the same for all of a seed."""
     for record in records:
@@ -152,7 +152,7 @@ def _against_start(point: Point) -> str:
     return "holds" if low >= point.start else "fades" if high < point.start else "undecided"
 
 
-def _point(arm: str, lag: int, records: Sequence[dict[str, Any]]) -> Point:
+def _point(arm: str, lag: int, records: Sequence[Record]) -> Point:
     finals = [final_accuracy(r) for r in records]
     starts = [r["accuracy"][0][1] for r in records if r["accuracy"]]
     return Point(
@@ -165,13 +165,13 @@ def _point(arm: str, lag: int, records: Sequence[dict[str, Any]]) -> Point:
     )  # fmt: skip
 
 
-def final_accuracy(record: dict[str, Any]) -> float:
+def final_accuracy(record: Record) -> float:
     """Accuracy of the last evaluation of a run's ``record``; 0 for a run that ended with an error, whatever it was
     before."""
     return 0.0 if "error" in record or not record["accuracy"] else float(record["accuracy"][-1][1])
 
 
-def mean_accuracy(record: dict[str, Any]) -> float:
+def mean_accuracy(record: Record) -> float:
     """Area under the curve of the evaluations, as its mean height over the steps."""
     if not record["accuracy"]:
         return 0.0
@@ -179,12 +179,12 @@ def mean_accuracy(record: dict[str, Any]) -> float:
     return float(np.trapezoid(values, steps) / (steps[-1] - steps[0])) if steps[-1] > steps[0] else float(values[0])
 
 
-def collapsed(record: dict[str, Any]) -> bool:
+def collapsed(record: Record) -> bool:
     """Accuracy at the end below half of that at the start, or ended with an error."""
     return "error" in record or (bool(record["accuracy"]) and final_accuracy(record) < 0.5 * record["accuracy"][0][1])
 
 
-def collapse_of(record: dict[str, Any]) -> int | None:
+def collapse_of(record: Record) -> int | None:
     """Step (from 1) at which the run collapsed by its rewards, None if it didn't: the first at which the trailing mean
     of 10 steps lies below 70 % of its best (arXiv 2607.01083; the detector's details are our choice), whether it
     recovers later or not; or from which on it stays below half of the first reward, for runs that never had a best; or

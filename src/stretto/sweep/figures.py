@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from stretto.observe.canvas import Canvas
 from stretto.observe.confidence import t_interval
 from stretto.sweep.compare import Comparison
 
 
-def svg(fill: Callable[[Any], None], width: float, height: float) -> str:
+def svg(fill: Callable[[Canvas], None], width: float, height: float) -> str:
     """What ``fill(figure)`` plots, as the text of an SVG element for an HTML page."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -28,7 +28,7 @@ def svg(fill: Callable[[Any], None], width: float, height: float) -> str:
     return re.sub(r"^.*?(?=<svg)", "", file.getvalue(), flags=re.DOTALL)
 
 
-def colours(comparison: Comparison) -> dict[str, Any]:
+def colours(comparison: Comparison) -> dict[str, tuple[float, float, float]]:
     """One colour for each objective, by label."""
     from matplotlib import colormaps
 
@@ -37,7 +37,7 @@ def colours(comparison: Comparison) -> dict[str, Any]:
     return {arm.label: order[i % len(order)] for i, arm in enumerate(comparison.arms)}
 
 
-def accuracy_by_lag(comparison: Comparison, figure: Any) -> None:
+def accuracy_by_lag(comparison: Comparison, figure: Canvas) -> None:
     """Final and mean accuracy of each objective at each lag, with 95 % intervals."""
     colour = colours(comparison)
     places = np.arange(len(comparison.lags))
@@ -59,7 +59,7 @@ def accuracy_by_lag(comparison: Comparison, figure: Any) -> None:
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
 
 
-def curves(comparison: Comparison, figure: Any) -> None:
+def curves(comparison: Comparison, figure: Canvas) -> None:
     """Held-out accuracy over the steps, a panel per lag, mean over seeds with a band of 95 %."""
     colour = colours(comparison)
     panels = np.atleast_1d(figure.subplots(1, len(comparison.lags), sharey=True))
@@ -67,7 +67,8 @@ def curves(comparison: Comparison, figure: Any) -> None:
         for arm in comparison.arms:
             runs = [r["accuracy"] for r in comparison.records if (r["arm"], r["lag"]) == (arm.label, lag)]
             steps = sorted({step for run in runs for step, _ in run})
-            rows = [t_interval([dict(map(tuple, run)).get(step, 0.0) for run in runs]) for step in steps]
+            tables = [{int(at): value for at, value in run} for run in runs]
+            rows = [t_interval([table.get(int(step), 0.0) for table in tables]) for step in steps]
             if not rows:
                 continue
             mean, low, high = np.array(rows).T
@@ -77,7 +78,7 @@ def curves(comparison: Comparison, figure: Any) -> None:
     panels[0].set_ylabel("held-out accuracy")
 
 
-def collapse_map(comparison: Comparison, figure: Any) -> None:
+def collapse_map(comparison: Comparison, figure: Canvas) -> None:
     """Plot the share of seeds that collapsed, objectives against lags."""
     axes = figure.subplots()
     points = [[comparison.point(arm.label, lag) for lag in comparison.lags] for arm in comparison.arms]
@@ -90,7 +91,7 @@ def collapse_map(comparison: Comparison, figure: Any) -> None:
         axes.text(j, i, f"{value:.1f}", ha="center", va="center", color="white" if value > 0.6 else "black")
 
 
-def off_policy(comparison: Comparison, figure: Any) -> None:
+def off_policy(comparison: Comparison, figure: Canvas) -> None:
     """Effective sample size and KL of behaviour and current policy over the steps at the largest lag."""
     colour = colours(comparison)
     lag = comparison.lags[-1]
