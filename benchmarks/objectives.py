@@ -113,8 +113,8 @@ def own_part(objective: Any, batch: TokenBatch, logp: Tensor) -> Callable[[], An
         now = logp.clone().requires_grad_()
         inputs, extra = [now], {}
         for need in {"sampled", "top"} & objective.needs:
-            extra[f"{need}_logp"] = batch.need(f"{need}_logp_behavior")[0].clone().requires_grad_()
-            inputs.append(extra[f"{need}_logp"])
+            extra[f"{need}_logp_current"] = batch.need(f"{need}_logp_behavior")[0].clone().requires_grad_()
+            inputs.append(extra[f"{need}_logp_current"])
         advantages = objective.advantages(batch, logp)
         torch.autograd.grad(objective(batch.replace(**extra), now, None, advantages).total, inputs)
 

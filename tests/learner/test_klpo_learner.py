@@ -70,7 +70,7 @@ def test_alternatives_are_scored_like_a_plain_forward_pass(model_dir: Path, make
     scores = one.scorer.scores(batch, values=False, alternatives={"sampled", "top"})
     assert batch.tokens is not None
     before = logits(one, batch.tokens)[:, :-1]
-    for name, ids in (("sampled_logp", batch.sampled_tokens), ("top_logp", batch.top_tokens)):
+    for name, ids in (("sampled_logp_current", batch.sampled_tokens), ("top_logp_current", batch.top_tokens)):
         assert ids is not None
         want = before.gather(2, ids[:, 1:])
         got = scores.alternatives[name][:, 1:]

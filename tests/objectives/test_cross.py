@@ -81,9 +81,9 @@ def evaluate(
     """The loss; the log-probabilities of recorded alternatives move with the sampled token's."""
     extra = {}
     if "sampled" in objective.needs:
-        extra["sampled_logp"] = batch.need("sampled_logp_behavior")[0].detach() + 0.1 * logp[..., None]
+        extra["sampled_logp_current"] = batch.need("sampled_logp_behavior")[0].detach() + 0.1 * logp[..., None]
     if "top" in objective.needs:
-        extra["top_logp"] = batch.need("top_logp_behavior")[0].detach() + 0.1 * logp[..., None]
+        extra["top_logp_current"] = batch.need("top_logp_behavior")[0].detach() + 0.1 * logp[..., None]
     return objective(batch.replace(**extra), logp, values, advantages)
 
 

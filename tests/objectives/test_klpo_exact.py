@@ -40,10 +40,10 @@ class Table:
         if draws is not None:
             ids = torch.tensor(draws)
             fields = {"sampled_logp_behavior": self.q[nodes[:, None], ids][None],
-                      "sampled_logp": p[nodes[:, None], ids][None]}  # fmt: skip
+                      "sampled_logp_current": p[nodes[:, None], ids][None]}  # fmt: skip
         if head is not None:
             ids = torch.tensor(head)
-            fields = {"top_logp_behavior": self.q[nodes][:, ids][None], "top_logp": p[nodes][:, ids][None]}
+            fields = {"top_logp_behavior": self.q[nodes][:, ids][None], "top_logp_current": p[nodes][:, ids][None]}
         rewards = torch.zeros(1, len(path), dtype=torch.float64)
         rewards[0, -1] = self.rewards[row]
         batch = TokenBatch(mask=torch.ones(1, len(path), dtype=torch.bool), logp_behavior=self.q[nodes, tokens][None],
@@ -280,13 +280,13 @@ def test_what_an_estimator_cannot_work_with_is_an_error() -> None:
     batch = TokenBatch(mask=torch.ones(1, 2, dtype=torch.bool), logp_behavior=one, rewards=torch.ones(1, 2).double())
     with pytest.raises(DataError, match=r"logp_behavior of 1 policy tokens"):
         klpo("token", "binary")(batch, one - 1)
-    with pytest.raises(DataError, match="sampled_logp is missing"):
+    with pytest.raises(DataError, match="sampled_logp_current is missing"):
         klpo("token", "mc")(batch, one - 1)
     with pytest.raises(DataError, match=r"sampled_logp_behavior is missing"):
-        klpo("token", "mc")(batch.replace(sampled_logp=one[..., None]), one - 1)
+        klpo("token", "mc")(batch.replace(sampled_logp_current=one[..., None]), one - 1)
     with pytest.raises(DataError, match="at least two samples"):
         klpo("sequence", "mc")(
-            batch.replace(sampled_logp_behavior=one[..., None], sampled_logp=one[..., None]), one - 1
+            batch.replace(sampled_logp_behavior=one[..., None], sampled_logp_current=one[..., None]), one - 1
         )
 
 
@@ -343,7 +343,7 @@ def test_sppo_drops_the_divergence() -> None:
         sppo = BETA / 2 * (ell - (wins[y] - 0.5) / BETA).square()
         batch = TokenBatch(mask=torch.ones(1, 1, dtype=torch.bool), logp_behavior=q[:, y : y + 1],
                            sampled_logp_behavior=torch.zeros(1, 1, 1, dtype=torch.float64),
-                           sampled_logp=torch.zeros(1, 1, 1, dtype=torch.float64))  # fmt: skip
+                           sampled_logp_current=torch.zeros(1, 1, 1, dtype=torch.float64))  # fmt: skip
         logp = torch.log_softmax(leaf, 1)[:, y : y + 1]
         loss = klpo("token", "mc")(batch, logp, None, wins[y : y + 1] - 0.5)
         close(torch.autograd.grad(loss.total, leaf)[0], torch.autograd.grad(sppo, leaf)[0], 1e-14)

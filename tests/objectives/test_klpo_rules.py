@@ -24,7 +24,7 @@ def klpo(route: str, estimator: str, **options: Any) -> Any:
 
 
 def make(estimator: str, seed: int = 0, rows: int = 5, width: int = 4, shift: float = 0.5) -> tuple[TokenBatch, Any]:
-    """A batch and the current log-probabilities (logp, sampled_logp, top_logp), all of true distributions over
+    """A batch and current log-probabilities (logp, sampled_logp_current, top_logp_current), of true distributions over
     6 tokens."""
     g = torch.Generator().manual_seed(seed)
     mask = torch.rand(rows, width, generator=g) < 0.7
@@ -43,7 +43,11 @@ def make(estimator: str, seed: int = 0, rows: int = 5, width: int = 4, shift: fl
         mask=mask, logp_behavior=q.gather(2, sampled)[..., 0], rewards=rewards, group=torch.arange(rows) // 2,
         trajectory=torch.arange(rows), sampled_logp_behavior=q.gather(2, mc), top_logp_behavior=q.gather(2, top),
     )  # fmt: skip
-    now = {"logp": p.gather(2, sampled)[..., 0], "sampled_logp": p.gather(2, mc), "top_logp": p.gather(2, top)}
+    now = {
+        "logp": p.gather(2, sampled)[..., 0],
+        "sampled_logp_current": p.gather(2, mc),
+        "top_logp_current": p.gather(2, top),
+    }
     return batch, now
 
 
@@ -71,7 +75,7 @@ def test_gradient_goes_through_the_scores_alone(route: str, estimator: str) -> N
     a = torch.ones(batch.rows, dtype=torch.float64).requires_grad_()
     for advantages in (None, a):
         _, grads = run(klpo(route, estimator), batch.replace(**live), now, advantages)
-        used = f"{ALTERNATIVES[estimator]}_logp"
+        used = f"{ALTERNATIVES[estimator]}_logp_current"
         assert {name for name, g in grads.items() if g is not None} == {"logp"} | ({used} & set(now))
         assert all(x.grad is None for x in [*live.values(), a])
 
@@ -84,7 +88,7 @@ def test_the_gradient_is_the_residual_times_the_score(route: str, estimator: str
     objective = klpo(route, estimator)
     _, grads = run(objective, batch, now)
     if route == "token":
-        m, q, p = batch.mask, batch.top_logp_behavior.exp(), now["top_logp"].exp()
+        m, q, p = batch.mask, batch.top_logp_behavior.exp(), now["top_logp_current"].exp()
         r = batch.rewards.sum(1, keepdim=True)
         h = torch.where(m, r - BETA * (now["logp"] - batch.logp_behavior), 0.0) / batch.rows
         omega = (1 - batch.logp_behavior.exp()) / (1 - now["logp"].exp())
@@ -92,13 +96,16 @@ def test_the_gradient_is_the_residual_times_the_score(route: str, estimator: str
         same({"logp": grads["logp"]}, {"logp": -h * (omega if estimator == "binary" else 1)}, 1e-12)
         expected = {"mc": torch.ones_like(batch.sampled_logp_behavior) / 3, "full": q, "topk": q - rho * p}
         if estimator != "binary":
-            name = f"{ALTERNATIVES[estimator]}_logp"
+            name = f"{ALTERNATIVES[estimator]}_logp_current"
             same({name: grads[name]}, {name: h[..., None] * expected[estimator]}, 1e-12)
         return
     trained = int(batch.mask.any(1).sum()) / batch.rows  # rows without policy tokens are in the loss's mean alone
 
     def value(at: dict[str, Tensor]) -> float:
-        loss = objective(batch.replace(sampled_logp=at["sampled_logp"], top_logp=at["top_logp"]), at["logp"])
+        loss = objective(
+            batch.replace(sampled_logp_current=at["sampled_logp_current"], top_logp_current=at["top_logp_current"]),
+            at["logp"],
+        )
         return float(loss.metrics["klpo/objective"]) * trained
 
     for name, x in now.items():
@@ -120,13 +127,14 @@ def test_at_the_sampler_it_is_reinforce(route: str, estimator: str, dtype: torch
     logits = torch.randn(5, 4, V, generator=g, dtype=dtype).requires_grad_()
     p = torch.log_softmax(logits, 2)
     sampled = torch.randint(0, V, (5, 4, 1), generator=g)
-    ids = {"sampled_logp": torch.randint(0, V, (5, 4, 3), generator=g),
-           "top_logp": p.topk(V if estimator == "full" else 2, 2).indices}  # fmt: skip
+    ids = {"sampled_logp_current": torch.randint(0, V, (5, 4, 3), generator=g),
+           "top_logp_current": p.topk(V if estimator == "full" else 2, 2).indices}  # fmt: skip
     logp = p.gather(2, sampled)[..., 0]
     others = {name: p.gather(2, at) for name, at in ids.items()}
     batch = batch.replace(
         rewards=batch.rewards.to(dtype), logp_behavior=logp.detach(),
-        sampled_logp_behavior=others["sampled_logp"].detach(), top_logp_behavior=others["top_logp"].detach(),
+        sampled_logp_behavior=others["sampled_logp_current"].detach(),
+        top_logp_behavior=others["top_logp_current"].detach(),
     )  # fmt: skip
     loss = klpo(route, estimator, beta=7.0)(batch.replace(**others), logp)
     plain = get("reinforce", baseline="none", std=False, aggregation="seq-mean-token-sum")
@@ -209,14 +217,14 @@ def test_huge_log_ratios_stay_finite(route: str, estimator: str, dtype: torch.dt
     other, other_behavior = (rest[1], rest[0]) if sign < 0 else rest
     now = {
         "logp": logp,
-        "sampled_logp": torch.stack([logp, other], 2),
-        "top_logp": torch.stack([logp, other], 2),
+        "sampled_logp_current": torch.stack([logp, other], 2),
+        "top_logp_current": torch.stack([logp, other], 2),
     }
     q = torch.stack([behavior, other_behavior], 2)
     batch = TokenBatch(mask=torch.ones(1, 3, dtype=torch.bool), logp_behavior=behavior, rewards=torch.ones_like(near),
                        sampled_logp_behavior=q, top_logp_behavior=q)  # fmt: skip
     if estimator == "topk":
-        now["top_logp"], batch = now["top_logp"][..., :1], batch.replace(top_logp_behavior=q[..., :1])
+        now["top_logp_current"], batch = now["top_logp_current"][..., :1], batch.replace(top_logp_behavior=q[..., :1])
     loss, grads = run(klpo(route, estimator), batch, now)
     assert bool(loss.total.isfinite())
     assert all(g is None or bool(g.isfinite().all()) for g in grads.values())
@@ -275,7 +283,7 @@ def test_ready_advantages_take_the_place_of_the_return(route: str, estimator: st
 def test_one_draw_has_no_square_and_no_mean_is_reported() -> None:
     batch, now = make("mc")
     one = batch.replace(sampled_logp_behavior=batch.sampled_logp_behavior[..., :1])
-    loss, _ = run(klpo("token", "mc", M=1), one, {**now, "sampled_logp": now["sampled_logp"][..., :1]})
+    loss, _ = run(klpo("token", "mc", M=1), one, {**now, "sampled_logp_current": now["sampled_logp_current"][..., :1]})
     assert "klpo/objective" not in loss.metrics
     assert "klpo/kl" in loss.metrics
 
@@ -284,8 +292,8 @@ def test_rows_that_are_no_whole_trajectory_or_do_not_fit_are_errors() -> None:
     batch, now = make("mc")
     with pytest.raises(DataError, match="5 rows of 4 trajectories"):
         run(klpo("token", "mc"), batch.replace(trajectory=torch.tensor([0, 1, 2, 3, 3])), now)
-    with pytest.raises(DataError, match=r"sampled_logp is \[5, 4, 2\], but sampled_logp_behavior \[5, 4, 3\]"):
-        run(klpo("token", "mc"), batch, {**now, "sampled_logp": now["sampled_logp"][..., :2]})
+    with pytest.raises(DataError, match=r"sampled_logp_current is \[5, 4, 2\], but sampled_logp_behavior \[5, 4, 3\]"):
+        run(klpo("token", "mc"), batch, {**now, "sampled_logp_current": now["sampled_logp_current"][..., :2]})
 
 
 def test_what_it_needs_follows_the_estimator() -> None:

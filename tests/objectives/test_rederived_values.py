@@ -236,7 +236,12 @@ def test_klpo(route: str, kind: str, ready: str) -> None:
     if ready == "own":
         a = torch.tensor([sum(closed_rewards(batch, i)) for i in range(B)], dtype=torch.float64)[:, None].expand(B, T)
     objective = objectives.get("klpo", route=route, estimator=kind, beta=0.3, tail_floor=0.2)
-    current = {"mc": {"sampled_logp": p}, "full": {"top_logp": p}, "topk": {"top_logp": p}, "binary": {}}[kind]
+    current = {
+        "mc": {"sampled_logp_current": p},
+        "full": {"top_logp_current": p},
+        "topk": {"top_logp_current": p},
+        "binary": {},
+    }[kind]
     loss = objective(batch.replace(**current), logp, None, None if ready == "own" else given)
     theirs = klpo(batch, logp, p, q.get(kind, p.detach()), a, route, kind, 0.3)
     if kind == "binary":

@@ -26,7 +26,7 @@ _TOKEN_FIELDS = (
 _ALTERNATIVE_FIELDS = (
     "sampled_tokens", "sampled_logp_behavior", "top_tokens", "top_logp_behavior", "temperature", "support",
 )  # fmt: skip
-_CURRENT_FIELDS = ("sampled_logp", "top_logp")
+_CURRENT_FIELDS = ("sampled_logp_current", "top_logp_current")
 _RECORDS = ("sampled_ids", "sampled_logprobs", "top_ids", "top_logprobs", "temperature", "support")
 _RECORDED = {"logp_proximal": "logp_proximal"} | dict(zip(_RECORDS, _ALTERNATIVE_FIELDS, strict=True))
 """Names of records (the engine's, but for the first), and the fields that they become."""
@@ -57,8 +57,8 @@ class TokenBatch:
 
     Alternatives to the sampled token, recorded by the engine, for KLPO: ``sampled_tokens``, ``sampled_logp_behavior``
     [B,T,M] of M independent samples, ``top_tokens``, ``top_logp_behavior`` [B,T,K] of the K likeliest tokens.
-    ``sampled_logp``, ``top_logp``: the current policy's log-probabilities of them, there for the call of the loss, with
-    gradient like its ``logp``.
+    ``sampled_logp_current``, ``top_logp_current``: the current policy's log-probabilities of them, there for the call of
+    the loss, with gradient like its ``logp``.
 
     The distribution that a token was sampled from, where it isn't the run's own: ``temperature`` [B,T,1] (NaN: the
     run's), ``support`` [B,T,W] uint8, the tokens that the sampler kept (``records.UNRECORDED``).
@@ -95,8 +95,8 @@ class TokenBatch:
     sampled_logp_behavior: Tensor | None = None
     top_tokens: Tensor | None = None
     top_logp_behavior: Tensor | None = None
-    sampled_logp: Tensor | None = None
-    top_logp: Tensor | None = None
+    sampled_logp_current: Tensor | None = None
+    top_logp_current: Tensor | None = None
     temperature: Tensor | None = None
     support: Tensor | None = None
     version: int = 0

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-ALTERNATIVES = {"sampled": ("sampled_logp", "sampled_tokens"), "top": ("top_logp", "top_tokens")}
+ALTERNATIVES = {"sampled": ("sampled_logp_current", "sampled_tokens"), "top": ("top_logp_current", "top_tokens")}
 """What an objective may need beside the sampled token: the batch's fields of log-probabilities and of token ids."""
 
 
 @dataclass
 class Scores:
     """``logp`` [B,T] with gradient, 0 where masked; ``entropy`` [n] of the n policy tokens, detached; ``values``
-    [B,T] or None: value t is that of the state before token t. ``alternatives``: ``sampled_logp`` [B,T,M] and
-    ``top_logp`` [B,T,K] with gradient, 0 where masked, if asked for: those of ``batch.sampled_tokens`` and
+    [B,T] or None: value t is that of the state before token t. ``alternatives``: ``sampled_logp_current`` [B,T,M] and
+    ``top_logp_current`` [B,T,K] with gradient, 0 where masked, if asked for: those of ``batch.sampled_tokens`` and
     ``batch.top_tokens``."""
 
     logp: Tensor

@@ -50,8 +50,8 @@ class Objective:
     * ``gate``: the same for ``advantages`` alone, which then leave out rows that the method rejects;
     * ``statistics``: ``batch.statistics`` whenever the optimizer step is split into micro-batches;
     * ``old``: ``batch.logp_old``, by one of the old-policy routes;
-    * ``sampled``, ``top``: ``batch.sampled_logp`` / ``batch.top_logp`` in the call, at the alternatives that the engine
-      recorded; the attribute of that name says how many (``top`` None: the whole vocabulary);
+    * ``sampled``, ``top``: ``batch.sampled_logp_current`` or ``batch.top_logp_current`` in the call, of the tokens
+      that the engine recorded; the attribute of that name says how many (``top`` None: the whole vocabulary);
     * ``late``: ``batch.reward_slow`` and its company: rewards that arrive after their trajectory trained.
 
     ``corrects``: stale data is corrected for. ``whole``: a row must be a complete trajectory, sampled from the whole

@@ -12,7 +12,7 @@ from stretto.objectives.loss import Loss
 
 class LossFunction(Protocol):
     """The one signature of every objective. Gradient goes through ``logp`` and ``values`` [B,T] alone (and the batch's
-    ``sampled_logp`` or ``top_logp``); ready ``advantages`` [B,T] or [B] replace the objective's own."""
+    ``sampled_logp_current`` or ``top_logp_current``); ready ``advantages`` [B,T] or [B] replace the objective's own."""
 
     def __call__(
         self, batch: TokenBatch, logp: Tensor, values: Tensor | None = None, advantages: Tensor | None = None

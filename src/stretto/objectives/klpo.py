@@ -116,9 +116,10 @@ class KLPO(Objective):
         values: Tensor | None = None,
         advantages: Tensor | None = None,
     ) -> Loss:
-        """The loss. ``batch.sampled_logp`` [B,T,M] and ``batch.top_logp`` [B,T,K] (``full``: K = V), with gradient like
-        ``logp``, are the current log-probabilities of the tokens whose sampler side are ``batch.sampled_logp_behavior``
-        and ``batch.top_logp_behavior``. ``DataError`` if one is missing or doesn't fit."""
+        """The loss. With gradient like ``logp``, ``batch.sampled_logp_current`` [B,T,M] and ``batch.top_logp_current``
+        [B,T,K] (``full``: K = V) are the current log-probabilities of the tokens whose sampler side are
+        ``batch.sampled_logp_behavior`` and ``batch.top_logp_behavior``. ``DataError`` if one is missing or doesn't
+        fit."""
         if batch.trajectories != batch.rows:
             raise DataError(
                 f"klpo: {batch.rows} rows of {batch.trajectories} trajectories; a row must be a complete trajectory"
@@ -230,8 +231,8 @@ class _Flat:
 
 def _pair(batch: TokenBatch, name: str) -> tuple[Tensor, Tensor]:
     """Current (with gradient) and sampler log-probabilities [B,T,J] of the recorded alternatives."""
-    current, behavior = batch.need(f"{name}_logp", f"{name}_logp_behavior")
+    current, behavior = batch.need(f"{name}_logp_current", f"{name}_logp_behavior")
     if current.shape != behavior.shape:
         shapes = f"{list(current.shape)}, but {name}_logp_behavior {list(behavior.shape)}"
-        raise DataError(f"klpo: {name}_logp is {shapes}")
+        raise DataError(f"klpo: {name}_logp_current is {shapes}")
     return current, behavior

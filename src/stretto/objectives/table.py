@@ -77,8 +77,8 @@ def probe(ratio: float, advantage: float, staleness: int = 1) -> tuple[TokenBatc
         sampled_logp_behavior=other,
         top_tokens=torch.tensor([1, 2]).expand(rows, 1, 2),
         top_logp_behavior=other,
-        sampled_logp=other,
-        top_logp=other,
+        sampled_logp_current=other,
+        top_logp_current=other,
         version=staleness,
     )
     return batch, logp, a

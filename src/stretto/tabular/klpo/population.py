@@ -62,7 +62,7 @@ class SharedColumns:
     ) -> Loss:
         """The surrogate, of the batch's rewards."""
         behavior, drawn, rewards = batch.need("logp_behavior", "sampled_logp_behavior", "rewards")
-        (current,) = batch.need("sampled_logp")
+        (current,) = batch.need("sampled_logp_current")
         mask = batch.mask[..., None]
         ell = torch.where(batch.mask, logp - behavior, 0.0).sum(1, keepdim=True)
         kl = torch.where(mask, drawn - current, 0.0).sum(1)

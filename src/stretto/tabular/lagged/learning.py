@@ -241,7 +241,7 @@ class _Loop:
         learns = "values" in self.needs and self.plan.critic == "learned"
         values = self.learned[context, state] if learns else None
         if "top" in self.needs:
-            batch = batch.replace(top_logp=head)
+            batch = batch.replace(top_logp_current=head)
         loss = self.objective(batch, logp, values=values)
         self.weights.grad = self.learned.grad = None
         loss.total.backward()

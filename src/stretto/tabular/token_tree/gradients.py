@@ -61,8 +61,8 @@ def row_gradients(
     assert batch.tokens is not None
     picks = {
         "logp": batch.tokens[..., None],
-        "sampled_logp": batch.sampled_tokens,
-        "top_logp": batch.top_tokens,
+        "sampled_logp_current": batch.sampled_tokens,
+        "top_logp_current": batch.top_tokens,
     }
     taken = {name: at for name, at in picks.items() if at is not None}
     leaves = {name: there.gather(2, at).requires_grad_() for name, at in taken.items()}
