@@ -57,8 +57,8 @@ class TokenBatch:
 
     Alternatives to the sampled token, recorded by the engine, for KLPO: ``sampled_tokens``, ``sampled_logp_behavior``
     [B,T,M] of M independent samples, ``top_tokens``, ``top_logp_behavior`` [B,T,K] of the K likeliest tokens.
-    ``sampled_logp_current``, ``top_logp_current``: the current policy's log-probabilities of them, there for the call of
-    the loss, with gradient like its ``logp``.
+    ``sampled_logp_current``, ``top_logp_current``: the current policy's log-probabilities of them, there for the call
+    of the loss, with gradient like its ``logp``.
 
     The distribution that a token was sampled from, where it isn't the run's own: ``temperature`` [B,T,1] (NaN: the
     run's), ``support`` [B,T,W] uint8, the tokens that the sampler kept (``records.UNRECORDED``).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class Times:
         self._env = Spans()
         self._step_started = 0.0
         self._pause_s: list[float] = []
-        self.handlers = {
+        self.handlers: dict[str, Callable[[Event], None]] = {
             "RunStart": self._on_start,
             "Resumed": self._on_resumed,
             "WorkerUp": self._roles,
