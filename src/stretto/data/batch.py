@@ -33,10 +33,8 @@ _RECORDED = {"logp_proximal": "logp_proximal"} | dict(zip(_RECORDS, _ALTERNATIVE
 _ROW_FIELDS = (
     "group", "trajectory", "length", "terminated", "truncated", "bootstrap", "reward_fast", "reward_slow", "trained_at",
 )  # fmt: skip
-_FLOATING = (
-    "logp_behavior", "logp_proximal", "logp_old", "entropy", "sampled_logp_behavior", "top_logp_behavior",
-    *_CURRENT_FIELDS,
-)  # fmt: skip
+_FLOATING = ("logp_behavior", "logp_proximal", "logp_old", "entropy", "sampled_logp_behavior", "top_logp_behavior",
+             *_CURRENT_FIELDS)  # fmt: skip
 _MEASURED = ("values", "targets", "rewards", "bootstrap", "reward_fast", "reward_slow")
 """May be given as integers: a log-probability or entropy in integers would be a mistake."""
 _INTEGERS = ("tokens", "versions", "group", "trajectory", "length", "trained_at", "sampled_tokens", "top_tokens")
@@ -315,7 +313,7 @@ class TokenBatch:
         )
 
 
-def _recorded(column: np.ndarray[Any, Any], mask: np.ndarray[Any, Any]) -> bool:
+def _recorded(column: Array, mask: Array) -> bool:
     """Is there a number for any policy token? An engine that records none says NaN."""
     first = int(mask.argmax()) if len(mask) else 0
     return not len(mask) or not np.isnan(column[first]) or not mask.any() or not np.isnan(column[mask]).all()

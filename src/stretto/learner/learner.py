@@ -283,9 +283,8 @@ class Learner:
         """What to publish, by the model's parameter names, detached: everything, or with LoRA the changed (merged)
         matrices. Full fine-tuning returns the live tensors: copy them before the next step."""
         self._check_complete("publish weights")
-        if self.scorer.adapters is None:
-            return named_weights(self.scorer.policy)
-        return merged_weights(self.scorer.adapters)
+        adapters = self.scorer.adapters
+        return named_weights(self.scorer.policy) if adapters is None else merged_weights(adapters)
 
     def save(self, directory: str | Path) -> None:
         """Write the state to resume from (safetensors and JSON); gradients are no part of it."""
