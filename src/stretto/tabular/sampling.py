@@ -46,11 +46,13 @@ def alias_table(p: ArrayLike) -> AliasTable:
 
 
 @overload
-def inverse_cdf(law: Floats, u: float) -> int: ...
+def inverse_cdf(law: Floats, u: float) -> int:
+    """One outcome."""
 
 
 @overload
-def inverse_cdf(law: Floats, u: Sequence[float] | Floats) -> NDArray[np.intp]: ...
+def inverse_cdf(law: Floats, u: Sequence[float] | Floats) -> NDArray[np.intp]:
+    """One for each."""
 
 
 def inverse_cdf(law: Floats, u: ArrayLike) -> int | NDArray[np.intp]:
