@@ -112,7 +112,7 @@ WRONG = [
     ([BARE[0]], "engine.options: .*missing a required .*'url'"),
     ([BARE[0], "engine.options.urls=x"], "engine.options.urls: .* no such option; did you mean 'url'"),
     ([*BARE, "engine.decode_steps=4"], "engine.decode_steps = 4 has no effect: engine.kind"),
-    (["engine.options.url=x"], "engine.options.url = 'x' has no effect: engine.kind = 'torch' has none"),
+    (["engine.options.url=x"], "engine.options.url is an option of no engine: engine.kind = 'torch' has none"),
 ]
 
 

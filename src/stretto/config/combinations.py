@@ -53,6 +53,11 @@ def _workers(c: RunConfig) -> Iterator[str]:
             f"workers.on_engine_crash = 'restart' can't go with {setting}: a restarted engine has lost the versions "
             "that its trajectories are pinned to. Use 'stop': a resumed run plays them anew"
         )
+    if c.engine.kind == "torch" and c.engine.options:
+        yield (
+            f"engine.options.{next(iter(c.engine.options))} is an option of no engine: engine.kind = 'torch' has none. "
+            "Leave it out, or name the kind that it belongs to"
+        )
     if c.workers.kind == "inline":
         if restart:
             yield "workers.on_engine_crash = 'restart' needs processes: set workers.kind = 'process' or use 'stop'"

@@ -68,12 +68,13 @@ BESIDE = (
          None if c.learner.critic.kind != "none" else "learner.critic.kind = 'none': no critic"),
     Idle(_of("engine", "dtype decode_steps forward"), lambda c: None if c.engine.kind == "torch" else
          f"engine.kind = {c.engine.kind!r} has its own way; only 'torch' is set up so"),
-    Idle(_of("engine", "options"), lambda c: None if c.engine.kind != "torch" else "engine.kind = 'torch' has none"),
     Idle(_of("workers", "max_restarts"), lambda c: None if c.workers.on_engine_crash == "restart" else
          "workers.on_engine_crash = 'stop' restarts nothing"),
-    Idle(_of("deadlines", "startup_s shutdown_s"), lambda c: None if c.workers.kind == "process" else
+    Idle(_of("deadlines", "startup_s shutdown_s"), lambda c:
+         None if c.workers.kind == "process" or c.engine.kind != "torch" else
          "workers.kind = 'inline' starts and ends no worker"),
-    Idle(_of("weights", "transport"), lambda c: None if c.workers.kind == "process" else
+    Idle(_of("weights", "transport"), lambda c:
+         None if c.workers.kind == "process" or c.engine.kind != "torch" else
          "workers.kind = 'inline' keeps learner and engines in one process, and weights with them"),
     Idle(_of("eval", "every temperature at_start weight_drift"), lambda c: None if c.eval.tasks else
          "eval.tasks = 0: no evaluation takes place"),

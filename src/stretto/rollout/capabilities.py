@@ -21,6 +21,8 @@ class Capabilities:
     updates in place, between two tokens of a request."""
     transports: frozenset[str] | None = None
     """Names of the weight transports (``weights.transport``) that it can fetch from; None: from any."""
+    parts: frozenset[str] = frozenset({"merged"})
+    """What it loads of weights with an adapter (``weights.parts``): ``merged`` matrices, the ``adapter`` by itself."""
     entropy: bool = False
     """Records the entropy of the distribution that a token was sampled from; without it ``Completion.entropy`` is
     NaN."""

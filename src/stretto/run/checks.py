@@ -18,7 +18,7 @@ from stretto.kernel.errors import ConfigError, DataError
 from stretto.learner.old_policy.choice import contradictions, route_of
 from stretto.rollout.types import LEAST_TEMPERATURE
 from stretto.run.engine_needs import check_engine, notes, recorded, vocabulary_of
-from stretto.runtime.workers.kinds import find_kind
+from stretto.runtime.workers.kinds import TORCH, find_kind
 
 _ENVIRONMENT = ("bind", "task", "eval_tasks", "rollout", "text")
 _OBJECTIVE = ("needs", "corrects", "advantages", "__call__")
@@ -63,7 +63,7 @@ def warnings(config: RunConfig, mode: str) -> list[str]:
             "learner.bf16 = true, but this processor has no bfloat16 arithmetic: steps take many times as long as with "
             "learner.bf16=false"
         )
-    if mode != "train" or config.workers.kind == "inline" or threads <= cores:
+    if mode != "train" or config.workers.kind == "inline" or config.engine.kind != TORCH or threads <= cores:
         return found
     return [
         *found,
@@ -83,7 +83,8 @@ def _waits_in_vain(config: RunConfig) -> list[str]:
 
 
 def _check_threads(config: RunConfig, mode: str) -> None:
-    processes = config.engine.count if mode == "train" and config.workers.kind == "process" else 1
+    own = mode == "train" and config.workers.kind == "process" and config.engine.kind == TORCH
+    processes = config.engine.count if own else 1
     most = _THREADS_PER_CORE * core_count()
     if (threads := processes * config.workers.threads) > most:
         raise ConfigError(

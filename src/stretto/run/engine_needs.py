@@ -45,6 +45,16 @@ def check_engine(config: RunConfig, mode: str, objective: Any, records: tuple[in
             f"control.in_flight = {mode_!r} is nothing that engine.kind = {kind!r} can do with running requests when "
             f"weights change: set {_any_of(can.in_flight)}"
         )
+    if kind != TORCH and can.transports is not None and config.weights.transport not in can.transports:
+        found.append(
+            f"weights.transport = {config.weights.transport!r} is nothing that engine.kind = {kind!r} can fetch from: "
+            f"set {_any_of(can.transports)}"
+        )
+    parts = config.weights.parts if config.learner.lora.rank else "merged"
+    if not can.parts & ({"merged", "adapter"} if parts == "both" else {parts}):
+        found.append(
+            f"weights.parts = {parts!r} publishes nothing that engine.kind = {kind!r} loads: set {_any_of(can.parts)}"
+        )
     if found:
         raise ConfigError("\n".join(found))
 

@@ -34,8 +34,9 @@ from stretto.run import rundir
 from stretto.run.checks import check, warnings
 from stretto.run.readiness import check_ready
 from stretto.run.result import Result, result_of
-from stretto.run.spec import OnProgress, RunSpec, engine_names
+from stretto.run.spec import OnProgress, RunSpec
 from stretto.run.wiring import build_context, load_environment, peek_environment
+from stretto.run.workers import worker_pool_of
 from stretto.runtime.context import Outcome, RunContext
 from stretto.runtime.failures import explained
 from stretto.runtime.inputs import compare, take
@@ -43,7 +44,6 @@ from stretto.runtime.length import run_length
 from stretto.runtime.manifest import Restored, check_logs, load_checkpoint, set_aside_newer
 from stretto.runtime.orchestrator import Orchestrator
 from stretto.runtime.stopping import stoppable
-from stretto.runtime.workers.worker_pool import WorkerPool
 
 
 def check_start(
@@ -140,7 +140,7 @@ def _held(
     again = resume is not None and restored is None
     started = time.perf_counter()
     try:
-        with live, _worker_pool(config, mode, out) as worker_pool:
+        with live, worker_pool_of(config, mode, out) as worker_pool:
             if again:
                 live.progress(f"{out} had trained nothing yet: it begins again")
             for line in warnings(config, mode):
@@ -229,13 +229,6 @@ def _prepare(config: RunConfig, out: Path, restored: Restored | None, again: boo
     part = out / "config.toml.part"
     part.write_text(to_toml(config.model_copy(update={"accept_changed": []})))
     part.replace(out / "config.toml")  # whole or not at all: a run goes on from it
-
-
-def _worker_pool(config: RunConfig, mode: str, out: Path) -> contextlib.AbstractContextManager[WorkerPool | None]:
-    """Worker processes start before the environment and the model are there: their imports take seconds."""
-    if mode != "train" or config.workers.kind == "inline":
-        return contextlib.nullcontext()
-    return WorkerPool(config, engine_names(config), out)
 
 
 async def _run(

@@ -19,6 +19,7 @@ from stretto.models.protocols import Demonstrates
 from stretto.run.checks import tokenizer_of
 from stretto.run.wiring import bind, peek_environment
 from stretto.runtime.length import run_length
+from stretto.runtime.workers.kinds import TORCH
 from stretto.weights.transport import find_transport
 
 _MOST_TRAJECTORIES = 1 << 24
@@ -66,13 +67,8 @@ def _check_sizes(config: RunConfig) -> None:
 
 
 def _check_weights(config: RunConfig, mode: str) -> None:
-    """Is there such a transport, and can the engine load what is published?"""
-    if config.weights.parts == "adapter":
-        raise ConfigError(
-            "weights.parts = 'adapter' publishes no merged matrices, but the built-in engine loads nothing else: set "
-            "'merged' or 'both'"
-        )
-    if mode == "train" and config.workers.kind == "process":
+    """Is there such a transport?"""
+    if mode == "train" and (config.workers.kind == "process" or config.engine.kind != TORCH):
         with plugin_errors("weights.transport", config.weights.transport):
             find_transport(config.weights.transport)
 

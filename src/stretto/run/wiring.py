@@ -29,35 +29,27 @@ from stretto.pool.old_logprobs import OldLogprobs
 from stretto.rollout.types import SamplingParams
 from stretto.run.checks import stop_ids
 from stretto.run.engine_needs import recorded
-from stretto.run.spec import OnProgress, RunSpec, engine_names
+from stretto.run.spec import OnProgress, RunSpec
+from stretto.run.workers import build_workers, slice_size
 from stretto.runtime.context import RunContext
 from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.failures import Failures, readable
 from stretto.runtime.late import LateRewards
 from stretto.runtime.length import run_length
-from stretto.runtime.workers.base import EngineHandle, LearnerHandle
-from stretto.runtime.workers.inline import InlineEngine, InlineLearner
-from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
-from stretto.runtime.workers.simulated import SimulatedEngineHandle
-from stretto.runtime.workers.worker_pool import LEARNER
 from stretto.simulation.costs import CostModel
-from stretto.simulation.engine import SimulatedEngine
 from stretto.simulation.env import DelayedEnvironment, SimulatedEnvironment
-from stretto.simulation.learner import SimulatedLearner
-from stretto.weights.in_process import InProcess
-from stretto.weights.layout import published_bytes
 
 
 def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics: MetricsWriter) -> RunContext:
     """Everything that the orchestrator needs, built but not started."""
     config = run.config
-    env, model_dir, eos_ids = run.env, run.model_dir, run.eos_ids
+    env = run.env
     max_steps, tasks_in_all = run_length(config, env.epoch_size)
     costs = _costs(config) if run.virtual else None
     scoring = _scoring(run, log)
     sampling = _sampling(run)
-    handles, learner = _workers(run, log, waits, costs, model_dir, eos_ids, max_steps)
+    handles, learner = build_workers(run, log, waits, costs, max_steps)
     engines = EnginePool(handles, log, keeps=may_pin(config))
     evaluator = None
     if config.eval.tasks and run.mode != "simulate":
@@ -123,11 +115,6 @@ def _recorded(run: RunSpec) -> dict[str, Any]:
     }
 
 
-def slice_size(run: RunSpec) -> int | None:
-    """How many trajectories one turn of the event loop starts or takes in at most; see ``RunContext``."""
-    return None if run.virtual or run.config.lag_bound == 0 else 8
-
-
 def load_environment(
     config: RunConfig, mode: str, on_progress: OnProgress
 ) -> tuple[Environment, Path | None, tuple[int, ...]]:
@@ -177,76 +164,6 @@ def _sampling(run: RunSpec) -> SamplingParams:
     if s.stop and run.mode != "simulate":  # there are no tokens then, only numbers of them
         stop += stop_ids(s.stop, run.env.tokenizer)  # type: ignore[attr-defined]
     return SamplingParams(s.temperature, s.top_p, s.top_k, s.max_new_tokens, tuple(stop))
-
-
-def _workers(
-    run: RunSpec,
-    log: EventLog,
-    waits: Waits,
-    costs: CostModel | None,
-    model_dir: Path | None,
-    eos_ids: tuple[int, ...],
-    max_steps: int,
-) -> tuple[list[EngineHandle], LearnerHandle]:
-    config = run.config
-    names = engine_names(config)
-    if run.mode == "simulate":
-        assert costs is not None
-        in_flight = config.control.in_flight
-        engines: list[EngineHandle] = [
-            SimulatedEngineHandle(n, SimulatedEngine(config.simulation, config.engine.max_num_seqs, in_flight), costs)
-            for n in names
-        ]
-        return engines, InlineLearner(SimulatedLearner(), costs, waits, config.deadlines.step_s, InProcess())
-    assert model_dir is not None
-    spec: dict[str, Any] = {
-        "model_dir": str(model_dir), "threads": config.workers.threads, "seed": config.seed, "eos_ids": eos_ids,
-        "engine": config.engine, "config": config, "max_steps": max_steps, "weight_drift": config.eval.weight_drift,
-        "own_cores": config.workers.own_cores, "keep_versions": may_pin(config),
-    }  # fmt: skip
-    if run.virtual or config.workers.kind == "inline":
-        import torch
-
-        from stretto.learner.build import build_learner
-        from stretto.rollout.build import build_engine
-
-        torch.set_num_threads(config.workers.threads)
-        run.on_progress("loading the model")
-        here = InProcess()
-        inline: list[EngineHandle] = [
-            InlineEngine(
-                n,
-                build_engine(
-                    model_dir,
-                    config.engine,
-                    config.seed,
-                    eos_ids,
-                    keep_initial=config.eval.weight_drift,
-                    keep_versions=may_pin(config),
-                ),
-                costs,
-                config.engine.decode_steps,
-                here,
-            )
-            for n in names
-        ]
-        learner = build_learner(model_dir, config, max_steps)
-        return inline, InlineLearner(learner, costs, waits, config.deadlines.step_s, here)
-    assert run.worker_pool is not None
-    worker_pool, d = run.worker_pool, config.deadlines
-    transport = worker_pool.transport
-    spec["transport"] = (config.weights.transport, transport.place)
-    nbytes = published_bytes(model_dir, 8 if config.learner.dtype == "float64" else 4)
-    transport.reserve(nbytes, config.weights.staged_versions)
-    shared: dict[str, Any] = {"startup_s": d.startup_s, "shutdown_s": d.shutdown_s}
-    restarts = config.workers.max_restarts if config.workers.on_engine_crash == "restart" else 0
-    processes: list[EngineHandle] = [
-        ProcessEngine(n, spec, waits, acquire=partial(worker_pool.acquire, n), publish_s=d.publish_s,
-                      max_restarts=restarts, slice_size=slice_size(run), **shared)
-        for n in names
-    ]  # fmt: skip
-    process = ProcessLearner(spec, log, waits, acquire=partial(worker_pool.acquire, LEARNER), step_s=d.step_s, **shared)
-    return processes, process
 
 
 def _scoring(run: RunSpec, log: EventLog) -> Any:

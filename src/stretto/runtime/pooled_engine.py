@@ -104,7 +104,7 @@ class PooledEngine:
         """Requests that aren't answered, by id."""
         self._outbox: list[Request] = []
         self._busy = BusyLog(log, handle.name)
-        handle.sink = self
+        handle.join(self)
 
     # requests
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from stretto.data.schema import Columns
 from stretto.data.totals import Totals
@@ -76,12 +76,16 @@ class EngineHandle(ABC):
     capabilities: Capabilities
     """Of the class, so that a run which needs more is refused before anything starts."""
 
-    at_once: ClassVar[bool] = False
+    at_once: bool = False
     """Hand each request over when it is made, rather than together with the others of that turn of the event loop?"""
     sink: EngineSink
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def join(self, sink: EngineSink) -> None:
+        """Tell this sink from now on."""
+        self.sink = sink
 
     @abstractmethod
     async def start(self) -> None:

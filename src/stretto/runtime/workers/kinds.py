@@ -46,7 +46,7 @@ class EngineSpec:
     directory: Path
     """A directory of the run for logs of its own."""
     fetch: Callable[[StagedWeights], dict[str, Tensor]]
-    """The tensors that were staged, verified, in this process (whatever the transport). An engine that reads them
+    """The tensors that were staged, verified, in this process, whatever the transport. An engine that reads them
     elsewhere looks at ``StagedWeights.where`` itself."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,18 +19,18 @@ LEARNER = "learner"
 
 
 class WorkerPool:
-    """Context manager: starts a learner and engines; on exit none of them is left, nor any weights that they
-    staged with ``transport``.
+    """Context manager: starts ``workers`` (name: role) and opens the way of weights; on exit no worker is left, nor any
+    weights that were staged with ``transport``.
 
     ``acquire(name)`` hands over the process that was started for ``name``, then starts new ones (restarts).
     """
 
-    def __init__(self, config: RunConfig, engines: list[str], out: Path) -> None:
+    def __init__(self, config: RunConfig, workers: Mapping[str, Role], out: Path) -> None:
         """``out``: the run's directory."""
         self._log_dir, self._threads, self._model_type = out / "logs", config.workers.threads, model_type(config.model)
         self.transport = find_transport(config.weights.transport).open(out / DIRECTORY)
         self._all: list[Child] = []
-        self._roles = {LEARNER: Role.LEARNER, **dict.fromkeys(engines, Role.ENGINE)}
+        self._roles = dict(workers)
         self._waiting: dict[str, Child] = {}
         try:
             for name in self._roles:
