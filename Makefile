@@ -33,6 +33,8 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/objectives.py
+	$(BIN)/python docs/metrics.py
+	$(BIN)/python docs/events.py
 
 benchmarks: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'

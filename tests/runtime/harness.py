@@ -23,6 +23,7 @@ from stretto.envs.base import Client, Task
 from stretto.envs.scoring import InlineScoring
 from stretto.kernel.clock import VirtualLoop, run_virtual
 from stretto.kernel.errors import WorkerError
+from stretto.kernel.event_shapes import event_faults
 from stretto.kernel.events import Event, EventLog, read_events
 from stretto.kernel.logfile import FORMAT
 from stretto.kernel.waits import Waits
@@ -72,7 +73,9 @@ def tiny(model: Path) -> tuple[str, ...]:
 
 
 def assert_clean(events: Sequence[Event]) -> None:
-    """No invariant is broken."""
+    """No invariant is broken, and each event is what its type says."""
+    faults = [fault for event in events for fault in event_faults(event)]
+    assert not faults, "\n".join(faults[:5])
     violations = check_events(events)
     assert not violations, "\n".join(map(str, violations[:5]))
 
@@ -260,6 +263,7 @@ class Wired:
             guarantees=context.rules.guarantees,
             tasks=self.tasks_in_all,
             drop_last=c.drop_last,
+            rules={},
         )
         for at, engine, back in self.kills:
             loop.call_later(at, engines[engine].kill, back)

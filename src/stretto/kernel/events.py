@@ -8,52 +8,8 @@ the wall clock, on process ids or on paths.
 Trajectories are numbered 0, 1, ... in the order in which they are submitted, in the whole run; to which group one
 belongs is said in its Submitted. Those of evaluations have no events of their own.
 
-Every event has ``e`` (its name) and ``t`` (seconds on the run's clock). Names and further fields:
-
-=============  ===================================================================================================
-RunStart       format, mode (train | rehearse | simulate), policy (whose versions these are), seed, lag_bound, depth,
-               prompts_per_step, group_size, max_steps, tasks (null: no end), drop_last (only whole batches), engines,
-               max_num_seqs, in_flight, rules {hook: name}, guarantees [what these promise, ``control.guarantees``],
-               version, step, late_lifetime? (steps; the objective takes late rewards)
-Resumed        version, step, max_steps, tasks, lr? [of the last step, of the next; the schedule isn't what it was]: the
-               log goes on from a checkpoint; all workers are new
-Restarted      group, traj [open ids], engine, version, pin?: an unfinished group goes on after Resumed;
-               from its saved tokens (version as before) or from scratch (version = now)
-WorkerUp       worker, role (engine | standby: an engine that gets no new work | learner | scoring)
-WorkerDown     worker, role, reason
-Submitted      group, task (position in the data), traj [ids], engine, version (dispatch version), replaces?,
-               pin? (the version that alone serves these; none: whatever the engine holds, token by token)
-FirstToken     engine, traj [ids], request [of each, its number in its trajectory]: the loop learnt that these requests
-               have a token
-TurnDone       traj, start, tokens, versions [[v, n], ...]: a turn that another one follows
-EnvStarted     traj, what: it leaves the engine (tool, scoring); an open one of a stuck run names who hangs
-EnvDone        traj, start (t of its EnvStarted), what: it is back
-TrajDone       traj, group, start, tokens (policy), length (all), versions [[v, n], ...], turns,
-               reward (null: absent), finish, terminated, truncated, rewards? {function: its value}
-TrajEnd        traj [ids], ending (rejected | filtered | failed | cancelled), reason, tokens (policy, lost),
-               group_over? (true: the whole group ends with this, then also group)
-GroupReady     group, version (published now), traj [valid ids], tokens
-StepStart      step, version, groups, traj [ids], tokens, staleness {total, generation, waiting, max} of fresh rows,
-               late? {in_time [ids of fresh rows whose late reward is there], traj [ids that come back as rows of
-               their own], delay [steps since each trained], tokens (of these)}
-LatePending    traj: it is done, but for a reward that comes later
-LateMatured    traj, since (t of its LatePending), reward: the late reward is there
-LateDropped    traj [ids], reason: they wait no longer
-StepEnd        step, version (after), skipped, metrics {name: number}; its trajectories are trained unless skipped
-RoleChanged    worker, role (engine | standby); whether it lives is another matter
-Published      version, checksum, bytes, start
-Loaded         worker, version, mode, start (of the pause)
-Released       version: no engine holds it any more
-Busy           worker, start, end, tokens, prefill, rows (mean), waiting? (requests without a slot at its end),
-               kv_tokens? (that its cache held), preempted? (requests so far): the worker computed from start to end
-Waiting        owner, what, since: a wait passed ``deadlines.warn_s``
-Fault          where, what: something failed and was dealt with
-Eval           version, accuracy, reward, n, start, absent? (of the n, those that have no reward and count as 0),
-               distance? ({engine: of its weights to its first ones})
-Checkpoint     step, version
-RunEnd         reason, ledger {submitted, trained, rejected, filtered, failed, cancelled, open},
-               late? {promised, in_time, returned, dropped, pending}
-=============  ===================================================================================================
+Every event has ``e`` (its name) and ``t`` (seconds on the run's clock); ``stretto.kernel.event_types`` has their names
+and further fields, ``docs/events.md`` as a table.
 """
 
 from __future__ import annotations
@@ -67,12 +23,10 @@ from typing import Any
 import numpy as np
 import orjson
 
+from stretto.kernel.event_types import TYPES
 from stretto.kernel.logfile import Event, LogFile, cut_tail, read_blocks, stream_events
 
-NAMES = ("RunStart", "Resumed", "Restarted", "WorkerUp", "WorkerDown", "Submitted", "FirstToken", "TurnDone",
-         "EnvStarted", "EnvDone", "TrajDone", "TrajEnd", "GroupReady", "StepStart", "LatePending", "LateMatured",
-         "LateDropped", "StepEnd", "RoleChanged", "Published", "Loaded", "Released", "Busy", "Waiting", "Fault",
-         "Eval", "Checkpoint", "RunEnd")  # fmt: skip
+NAMES = tuple(TYPES)
 """Of all events that there are."""
 _LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 _LINES = 64
