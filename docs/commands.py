@@ -2,7 +2,9 @@
 
 ``python docs/commands.py [PAGE ...]``: each page's commands in order, in a scratch directory that holds the files that
 the page shows. What fails, or takes longer than ``--limit-s``, is said at once, and the exit code is 1. Times of pages
-that are left out stay as they are. A fast test holds that each command is in the table and asks for what exists.
+that are left out stay as they are. A command that needs nothing of its page runs once for all pages that have it;
+``--missing`` leaves out what has a time, but for commands that a later one of their page needs. A fast test holds that
+each command is in the table and asks for what exists.
 """
 
 from __future__ import annotations
@@ -36,9 +38,17 @@ ELSEWHERE = {
     "make benchmarks": "run by hand at each release",
     "make docs": "run by hand at each release",
     "tensorboard --logdir runs": "a server: it runs until it is stopped",
+    "stretto reproduce --all": "the papers of docs/papers.md, one after the other",
 }
 """Commands that this script leaves to others."""
+FREE = re.compile(
+    r"stretto (reproduce|papers|recipes|doctor)\b|stretto objectives [^:]*$|python (benchmarks/|-m stretto)"
+)
+"""How commands begin that need nothing of their page: no file, no earlier command."""
 LONG = "not run by the script: hours"
+MISSING = "not run yet"
+Rows = dict[tuple[str, str], tuple[str, str]]
+"""(page, command): (clock, CPU), as the page has them."""
 HEAD = """# The commands of README and docs
 
 Written by `python docs/commands.py`, which runs them. Seconds on two cores of a shared server: on the clock, and of the
@@ -102,7 +112,7 @@ def files(page: Path) -> dict[str, str]:
     return named
 
 
-def table() -> dict[tuple[str, str], tuple[str, str]]:
+def table() -> Rows:
     """(page, command): (clock, CPU), as the page has them."""
     rows = {}
     for line in TARGET.read_text().splitlines() if TARGET.exists() else ():
@@ -112,59 +122,86 @@ def table() -> dict[tuple[str, str], tuple[str, str]]:
     return rows
 
 
-def write(rows: dict[tuple[str, str], tuple[str, str]]) -> None:
+def write(rows: Rows) -> None:
     """The table, in the order of the pages; commands that no page has any more are left out."""
     lines = []
     for page in pages():
         for command in commands(page):
-            clock, cpu = rows.get((command.page, command.text), ("not run yet", ""))
+            clock, cpu = rows.get((command.page, command.text), (MISSING, ""))
             lines.append(f"| {command.page} | `{command.text.replace('|', chr(92) + '|')}` | {clock} | {cpu} |")
     TARGET.write_text(HEAD + "\n".join(dict.fromkeys(lines)) + "\n")
 
 
-def run(page: Path, limit_s: float, rows: dict[tuple[str, str], tuple[str, str]]) -> int:
-    """Run a page's commands; returns how many failed."""
-    failed = 0
+def elsewhere(command: Command) -> str | None:
+    """Who runs it, if not this script."""
+    return ELSEWHERE.get(command.text, "run by a test" if "checkout" in command.tag else None)
+
+
+def known(rows: Rows) -> dict[str, tuple[str, str]]:
+    """Times of the commands that need no page, by command."""
+    return {text: times for (_, text), times in rows.items() if FREE.match(text) and times[0] != MISSING}
+
+
+def run(page: Path, limit_s: float, rows: Rows, free: dict[str, tuple[str, str]], missing: bool = False) -> int:
+    """Run a page's commands; returns how many failed. ``free``: times of those that need no page, by command; it grows.
+    ``missing``: leave out the page's own commands if all have a time."""
+    failed, todo = 0, []
+    for command in commands(page):
+        key = (command.page, command.text)
+        if (who := elsewhere(command)) is not None:
+            rows[key] = (who, "")
+        elif command.text in free:
+            rows[key] = free[command.text]
+        elif rows.get(key, ("",))[0] != LONG:
+            todo.append(command)
+    todo.sort(key=lambda c: "…" in c.text)  # what looks into any run, after those that make one
+    if missing and all(rows.get((c.page, c.text), (MISSING,))[0] != MISSING for c in todo if not FREE.match(c.text)):
+        todo = [c for c in todo if FREE.match(c.text)]
     scratch = Path(tempfile.mkdtemp(prefix="stretto-docs-"))
     for name, text in files(page).items():
         (scratch / name).write_text(text)
     shutil.copy(ROOT / "src/stretto/recipes/data/additions.jsonl", scratch / "questions.jsonl")
     for folder in ("benchmarks", "examples", "docs"):
         (scratch / folder).symlink_to(ROOT / folder)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-                   "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}.", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}  # fmt: skip
-    for command in commands(page):
-        key = (command.page, command.text)
-        if command.text in ELSEWHERE or "checkout" in command.tag:
-            rows[key] = (ELSEWHERE.get(command.text, "run by a test"), "")
-            continue
-        if rows.get(key, ("",))[0] == LONG:
-            continue
+    for command in todo:
         text = command.text
-        if "…" in text:  # a run that the page's first command has made
+        if "…" in text:
             made = sorted((scratch / "runs").glob("*/")) if (scratch / "runs").exists() else []
             text = re.sub(r"runs/\S*…", str(made[-1]) if made else "runs/missing", text)
         print(f"{command.page}: {text}", flush=True)
-        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        shell = subprocess.Popen(["bash", "-c", text], cwd=scratch, env=environment, start_new_session=True,
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # fmt: skip
-        try:
-            code = shell.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(shell.pid, signal.SIGKILL)  # with all that it has started
-            shell.wait()
-            code = -1
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        if code:
+        times = timed(text, scratch, limit_s)
+        if isinstance(times, str):
             failed += 1
-            print(f"  failed with exit code {code}" if code > 0 else f"  took longer than {limit_s:g} s", flush=True)
-        else:
-            rows[key] = (f"{time.monotonic() - start:.0f}", f"{cpu:.0f}")
-            print(f"  {rows[key][0]} s, {rows[key][1]} s of CPU", flush=True)
+            print(f"  {times}", flush=True)
+            continue
+        rows[command.page, command.text] = times
+        if FREE.match(command.text):
+            free[command.text] = times
+        print(f"  {times[0]} s, {times[1]} s of CPU", flush=True)
         write(rows)
+    write(rows)
     shutil.rmtree(scratch)
     return failed
+
+
+def timed(text: str, scratch: Path, limit_s: float) -> tuple[str, str] | str:
+    """Run one command there: seconds on the clock and of the processors, or what went wrong."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                   "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}.", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}  # fmt: skip
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    shell = subprocess.Popen(["bash", "-c", text], cwd=scratch, env=environment, start_new_session=True,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # fmt: skip
+    try:
+        code = shell.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(shell.pid, signal.SIGKILL)  # with all that it has started
+        shell.wait()
+        return f"took longer than {limit_s:g} s"
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if code:
+        return f"failed with exit code {code}"
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return f"{time.monotonic() - start:.0f}", f"{cpu:.0f}"
 
 
 def main() -> int:
@@ -172,6 +209,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pages", nargs="*", help="README.md, docs/tutorial.md, ... (none: all)")
     parser.add_argument("--limit-s", type=float, default=1800.0)
+    parser.add_argument("--missing", action="store_true", help="only what has no time yet, and what that needs")
     parser.add_argument("--write", action="store_true", help="only write the table anew, with the times that it has")
     arguments = parser.parse_args()
     rows = table()
@@ -179,7 +217,8 @@ def main() -> int:
         write(rows)
         return 0
     chosen = [ROOT / page for page in arguments.pages] or pages()
-    return int(sum(run(page, arguments.limit_s, rows) for page in chosen) > 0)
+    free = known(rows) if arguments.missing else {}
+    return int(sum(run(page, arguments.limit_s, rows, free, arguments.missing) for page in chosen) > 0)
 
 
 if __name__ == "__main__":
