@@ -44,6 +44,7 @@ def test_intervals() -> None:
     assert low < mean < high
 
 
+@pytest.mark.slow
 def test_divergence_is_counted_and_marks_the_cell() -> None:
     outcome = async_pricing.divergence(Settings(quick=True))
     assert all(c.passed is None for c in outcome.checks)

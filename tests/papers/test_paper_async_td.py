@@ -42,6 +42,7 @@ def test_a_wrong_chain_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_finite_time_moments(tmp_path: Any) -> None:
     outcome = async_td.finite_time(dataclasses.replace(QUICK, seeds=512))
     assert failed(outcome) == []

@@ -20,6 +20,7 @@ def test_the_parts_are_those_of_the_catalog() -> None:
     assert tuple(closed_loop_ppo.PARTS) == find("closed-loop-ppo").parts
 
 
+@pytest.mark.slow
 def test_depth_costs_the_lock_a_factor_a_layer(tmp_path: Path) -> None:
     outcome = closed_loop_ppo.horizon(Settings(quick=True, seeds=8))
     assert outcome.passed

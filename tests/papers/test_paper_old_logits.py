@@ -8,6 +8,7 @@ from stretto.papers import old_logits
 from stretto.papers.base import Settings
 
 
+@pytest.mark.slow
 def test_the_quick_form_passes() -> None:
     outcome = old_logits.reproduce(Settings(quick=True))
     assert outcome.passed, [check for check in outcome.checks if check.passed is False]

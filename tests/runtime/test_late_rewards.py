@@ -317,7 +317,7 @@ def test_what_had_matured_and_what_had_not_trained_survive_a_checkpoint_too(mode
 
 def test_worker_processes_get_the_rows_that_come_back(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    settings = ("objective.name=rac", "env.slow_share=0.5", "env.slow_delay_s=0.15", "max_steps=60")
+    settings = ("objective.name=rac", "env.slow_share=0.5", "env.slow_delay_s=0.15", "max_steps=24")
     with runs.train(out, model, *settings) as run:
         code, output = run.end()
     assert code == 0, output
