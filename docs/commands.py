@@ -41,6 +41,7 @@ ELSEWHERE = {
     "stretto reproduce --all": "the papers of docs/papers.md, one after the other",
 }
 """Commands that this script leaves to others."""
+BENCHMARK = re.compile(r"python benchmarks/(?!memory|saved_model)\w+\.py\b")
 FREE = re.compile(
     r"stretto (reproduce|papers|recipes|doctor)\b|stretto objectives [^:]*$|python (benchmarks/|-m stretto)"
 )
@@ -134,6 +135,8 @@ def write(rows: Rows) -> None:
 
 def elsewhere(command: Command) -> str | None:
     """Who runs it, if not this script."""
+    if BENCHMARK.match(command.text):
+        return "run by `make benchmarks`"
     return ELSEWHERE.get(command.text, "run by a test" if "checkout" in command.tag else None)
 
 
