@@ -43,7 +43,8 @@ ELSEWHERE = {
 """Commands that this script leaves to others."""
 BENCHMARK = re.compile(r"python benchmarks/(?!memory|saved_model)\w+\.py\b")
 FREE = re.compile(
-    r"stretto (reproduce|papers|recipes|doctor)\b|stretto objectives [^:]*$|python (benchmarks/|-m stretto)"
+    r"stretto (reproduce|papers|recipes|doctor|objectives|compare|calibrate)\b[^:]*$|stretto train (own-)?smollm2\b"
+    r"|python (benchmarks|examples)/|python -m stretto"
 )
 """How commands begin that need nothing of their page: no file, no earlier command."""
 LONG = "not run by the script: hours"
