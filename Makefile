@@ -20,7 +20,8 @@ quickstart: $(READY)
 	$(BIN)/stretto train quickstart out=runs/quickstart-$$(date +%Y%m%d-%H%M%S)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	@# three on two cores: some tests wait for processes that start, or for a deadline
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow --timeout 1800

@@ -8,6 +8,7 @@ from stretto.papers import copc
 from stretto.papers.base import Settings
 
 
+@pytest.mark.slow
 def test_the_table_of_the_joint_sweep_is_reproduced() -> None:
     outcome = copc.reproduce(Settings(quick=True))
     assert outcome.passed

@@ -17,6 +17,7 @@ EXACT_MEAN = 60.16287689803
 """To 1e-9 relative to the ratio's own conditioning: what this package computes; published as 60.16."""
 
 
+@pytest.mark.slow
 def test_the_exact_figure_and_the_published_stream_come_out() -> None:
     outcome = rac.reproduce(Settings(quick=True))
     assert outcome.passed, [c.name for c in outcome.checks if c.passed is False]

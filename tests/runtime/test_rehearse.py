@@ -32,7 +32,7 @@ def test_a_seed_replays_byte_for_byte_and_another_one_does_not(model: Path, tmp_
 
 def test_rewards_that_hang_or_leave_are_cut_off_and_the_seed_replays_all_the_same(model: Path, tmp_path: Path) -> None:
     settings = (f"reward={odd_rewards.__name__}:odd", "deadlines.score_s=2", "workers.replace_failed=8",
-                "max_steps=1", "lag_bound=0", "prompts_per_step=1", "group_size=2")  # fmt: skip
+                "max_steps=1", "lag_bound=0")  # fmt: skip
     runs = [rehearse(tmp_path / name, model, *settings) for name in "ab"]
     assert runs[0][0]["events_sha256"] == runs[1][0]["events_sha256"], "the wall clock's deadlines leave no trace"
     assert runs[0][0]["weights_sha256"] == runs[1][0]["weights_sha256"] != ""
