@@ -319,7 +319,7 @@ def test_worker_processes_get_the_rows_that_come_back(model: Path, tmp_path: Pat
     out = tmp_path / "run"
     settings = ("objective.name=rac", "env.slow_share=0.5", "env.slow_delay_s=0.15", "max_steps=24")
     with runs.train(out, model, *settings) as run:
-        code, output = run.end()
+        code, output = run.end(240)
     assert code == 0, output
     runs.assert_clean(out, complete=True)
     assert ends(run.events)["returned"] > 0
