@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from stretto.config.plugins import build_component
 from stretto.config.schema import RunConfig
@@ -19,6 +19,8 @@ from stretto.control.view import View
 from stretto.data.identity import ENGINES, Role
 from stretto.kernel.components import Registry
 from stretto.kernel.errors import ConfigError
+
+T = TypeVar("T")
 
 
 class Admission(Protocol):
@@ -160,7 +162,7 @@ ELASTIC: Registry[Elastic] = Registry("control.elastic", ("stretto.control.elast
 QUOTA: Registry[Quota] = Registry("control.quota", ("stretto.control.quota",))
 LOSS_MASK: Registry[LossMask] = Registry("control.loss_mask", ("stretto.control.loss_mask",))
 
-HOOKS: dict[str, Registry[Any]] = {
+HOOKS: dict[str, Registry[object]] = {
     "admission": ADMISSION,
     "version_pinning": VERSION_PINNING,
     "router": ROUTER,
@@ -229,15 +231,30 @@ class Rules:
 def build_rules(config: RunConfig) -> Rules:
     """The rules that the config names; unknown names, options or combinations raise ``ConfigError``."""
     chosen = in_order(config)
-    rules, names = {}, {}
-    for hook, registry in HOOKS.items():
-        spec = chosen.get(hook) or getattr(config.control, hook)
-        _check_heard(hook, spec.name)
-        rules[hook] = build_component(registry, spec, f"control.{hook}", METHODS[hook])
+    names: dict[str, str] = {}
+
+    def rule(hook: str, registry: Registry[T]) -> T:
+        spec: Component = chosen.get(hook) or getattr(config.control, hook)
         names[hook] = spec.name
-    built = Rules(**rules)
-    for hook in HOOKS:
-        promises(hook, getattr(built, hook))
+        _check_heard(hook, spec.name)
+        built = build_component(registry, spec, f"control.{hook}", METHODS[hook])
+        promises(hook, built)
+        return built
+
+    built = Rules(
+        admission=rule("admission", ADMISSION),
+        version_pinning=rule("version_pinning", VERSION_PINNING),
+        router=rule("router", ROUTER),
+        preemption=rule("preemption", PREEMPTION),
+        pool=rule("pool", POOL),
+        filter=rule("filter", FILTER),
+        batch=rule("batch", BATCH),
+        publish=rule("publish", PUBLISH),
+        streaming=rule("streaming", STREAMING),
+        elastic=rule("elastic", ELASTIC),
+        quota=rule("quota", QUOTA),
+        loss_mask=rule("loss_mask", LOSS_MASK),
+    )
     _check_soft(names, built)
     _check_quota(config, built.quota)
     built.publish.check(config)

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from stretto.kernel.containment import unchanged
 from stretto.kernel.errors import ConfigError, did_you_mean, is_users
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 C = TypeVar("C", bound=Callable[..., object])
 
 
@@ -127,13 +127,13 @@ def _count(origin: object, inner: tuple[object, ...]) -> str:
     return {2: "two", 3: "three"}.get(len(inner), str(len(inner)))
 
 
-class Registry(Generic[T]):
+class Registry(Generic[T_co]):
     """Components of one kind, by name. ``modules`` are imported on first use, so that start-up stays light."""
 
     def __init__(self, kind: str, modules: tuple[str, ...] = ()) -> None:
         self.kind = kind
         self._modules = modules
-        self._entries: dict[str, Callable[..., T]] = {}
+        self._entries: dict[str, Callable[..., T_co]] = {}
 
     def register(self, name: str) -> Callable[[C], C]:
         """Class decorator: make the component known under ``name``."""
@@ -141,7 +141,7 @@ class Registry(Generic[T]):
         def add(component: C) -> C:
             if name in self._entries:
                 raise ConfigError(f"{self.kind} {name!r} is registered twice")
-            self._entries[name] = component  # type: ignore[assignment]  # the decorator stands on classes of kind T
+            self._entries[name] = component  # type: ignore[assignment]  # the decorator stands on classes of that kind
             component.component_name = name  # type: ignore[attr-defined]
             return component
 
@@ -156,7 +156,7 @@ class Registry(Generic[T]):
         self._load()
         return sorted(self._entries)
 
-    def find(self, name: str, where: str | None = None) -> Callable[..., T]:
+    def find(self, name: str, where: str | None = None) -> Callable[..., T_co]:
         """The component called ``name``, or the object at ``module:Class``."""
         self._load()
         if name in self._entries:
@@ -165,7 +165,7 @@ class Registry(Generic[T]):
             return load_object(name, where or self.kind)
         raise ConfigError(f"unknown {self.kind} {name!r}; {did_you_mean(name, self._entries)}")
 
-    def build(self, name: str, options: Mapping[str, object], where: str | None = None) -> T:
+    def build(self, name: str, options: Mapping[str, object], where: str | None = None) -> T_co:
         """Construct the component after checking each option's name and type."""
         component = self.find(name, where)
         return component(**check_options(component, options, where or f"{self.kind} {name!r}"))
