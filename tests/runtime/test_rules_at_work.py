@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from stretto.control.hooks import RoleChange, build_rules
 from stretto.control.view import View
 from stretto.data.identity import Role
 
-from .harness import Wired, assert_clean, configure, of, simulate
+from .harness import Wired, assert_clean, configure, of, rehearse, simulate
 
 SMALL = ("prompts_per_step=4", "group_size=2", "engine.max_num_seqs=8", "engine.count=2", "lag_bound=2", "max_steps=12",
          "simulation.prompt_tokens=10", "simulation.lengths.kind=lognormal", "simulation.lengths.mean=40")  # fmt: skip
@@ -25,6 +26,29 @@ class Rest:
         if engine is None or engine.active == wanted:
             return []
         return [RoleChange("engine-1", Role.ENGINE if wanted else Role.STANDBY)]
+
+
+class Loads:
+    """Looks at how full the engines say they are."""
+
+    watches_trajectories = True
+    seen: ClassVar[list[tuple[int | None, int | None]]] = []
+
+    def decide(self, view: View) -> Sequence[RoleChange]:
+        self.seen += [(load.waiting, load.kv_tokens) for load in view.load.values() if load.told is not None]
+        return []
+
+
+def test_a_rule_that_asks_sees_what_an_engine_says_of_itself(model: Path, tmp_path: Path) -> None:
+    _, events = rehearse(tmp_path / "run", model, f"control.elastic.name={__name__}:Loads", "lag_bound=2",
+                         "engine.max_num_seqs=3", "max_steps=4", "group_size=4",
+                         "simulation.decode_base_s=0.5")  # fmt: skip
+    assert_clean(events)
+    told = [(e["waiting"], e["kv_tokens"]) for e in of(events, "Busy")]
+    assert any(waiting for waiting, _ in told)
+    assert any(tokens for _, tokens in told)
+    assert set(Loads.seen) <= set(told)
+    assert any(waiting for waiting, _ in Loads.seen)
 
 
 class Half:

@@ -6,6 +6,9 @@ from stretto.data.identity import ENGINES, Role
 from stretto.kernel.logfile import Event
 from stretto.observe.checker_state import SLACK_S, Engine, Rules
 
+TOLD = ("waiting", "kv_tokens", "preempted")
+"""What an engine may say of how full it is."""
+
 
 class WorkerRules(Rules):
     """Handlers ``_on_<event>`` of Published, Loaded, Released, WorkerUp, WorkerDown, RoleChanged, Busy, Eval."""
@@ -103,8 +106,8 @@ class WorkerRules(Rules):
         worker.busy += 1
         if max_num_seqs and worker.role in ENGINES and rows > max_num_seqs + 1e-6:
             self.bad(f"{worker.name} decodes {rows} rows in {max_num_seqs} slots")
-        if event["tokens"] < 0 or event["prefill"] < 0:
-            self.bad("negative tokens")
+        if min(event["tokens"], event["prefill"], *(event.get(name, 0) for name in TOLD)) < 0:
+            self.bad("negative tokens or requests")
 
     def _on_Eval(self, event: Event) -> None:
         if event["version"] not in self.state.loaded:

@@ -220,6 +220,8 @@ class TorchEngine:
         self._batch.collect()
         report.prefill_tokens += self._batch.decoder.take_prefill_tokens()
         report.running, report.waiting = self.running, self.waiting
+        length = self._batch.rows.length  # the last token of a row is not in its cache yet
+        report.kv_tokens = int(length.sum()) - int(np.count_nonzero(length))
         return report
 
     def _refuse(self, broken: list[SequenceState]) -> None:

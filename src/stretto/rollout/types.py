@@ -81,6 +81,23 @@ class Report:
     prefill_tokens: int = 0
     running: int = 0
     waiting: int = 0
+    kv_tokens: int | None = None
+    """That the KV cache holds afterwards, where the engine tells."""
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """What is left to do."""
+        return Occupancy(self.waiting, self.kv_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How full an engine is; None: it doesn't say. ``waiting``: requests without a slot; ``kv_tokens``: that its KV
+    cache holds; ``preempted``: requests that it stopped so far to make room."""
+
+    waiting: int | None = None
+    kv_tokens: int | None = None
+    preempted: int | None = None
 
 
 @dataclass(slots=True)

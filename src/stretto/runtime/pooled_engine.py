@@ -13,8 +13,8 @@ from stretto.data.identity import Role
 from stretto.data.trajectory import Completion
 from stretto.kernel.errors import InvariantError, WorkerError
 from stretto.kernel.events import EventLog
-from stretto.rollout.types import Request, empty_completion
-from stretto.runtime.workers.base import EngineHandle, Loaded
+from stretto.rollout.types import Occupancy, Request, empty_completion
+from stretto.runtime.workers.base import UNTOLD, EngineHandle, Loaded
 from stretto.weights.staged import StagedWeights
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ class BusyLog:
         self._start: float | None = None
         self._end = self._tokens = self._steps = 0.0
         self._prefill = 0
+        self._occupancy = UNTOLD
 
-    def add(self, start: float, end: float, tokens: float, prefill: int, steps: float) -> None:
+    def add(self, start: float, end: float, tokens: float, prefill: int, steps: float, occupancy: Occupancy) -> None:
         """It computed from ``start`` to ``end`` (run clock): so many ``tokens`` in so many decode ``steps``, and
-        ``prefill`` tokens of prompts."""
+        ``prefill`` tokens of prompts. ``occupancy``: at the end."""
         if self._start is not None and (start - self._end > self._gap_s or end - self._start > self._span_s):
             self.flush()
         if self._start is None:
             self._start = start
-        self._end = end
+        self._end, self._occupancy = end, occupancy
         self._tokens += tokens
         self._prefill += prefill
         self._steps += steps
@@ -51,16 +52,21 @@ class BusyLog:
         """Log what is collected."""
         if self._start is None:
             return
-        self.write(self._start, self._end, self._tokens, self._prefill, self._tokens / max(1, self._steps))
+        rows = self._tokens / max(1, self._steps)
+        self.write(self._start, self._end, self._tokens, self._prefill, rows, self._occupancy)
         self._start = None
         self._end = self._tokens = self._steps = 0.0
         self._prefill = 0
 
-    def write(self, start: float, end: float, tokens: float, prefill: int, rows: float) -> None:
+    def write(self, start: float, end: float, tokens: float, prefill: int, rows: float, occupancy: Occupancy) -> None:
         """Log a burst by itself; ``rows``: the mean number that decoded together."""
         log = self._log
-        log.write({"e": "Busy", "t": log.now(), "worker": self._worker, "start": start, "end": end,
-                   "tokens": round(tokens), "prefill": prefill, "rows": round(rows, 3)})  # fmt: skip
+        event = {"e": "Busy", "t": log.now(), "worker": self._worker, "start": start, "end": end,
+                 "tokens": round(tokens), "prefill": prefill, "rows": round(rows, 3)}  # fmt: skip
+        for name in ("waiting", "kv_tokens", "preempted"):
+            if (told := getattr(occupancy, name)) is not None:
+                event[name] = told
+        log.write(event)
 
 
 class PooledEngine:
@@ -190,14 +196,25 @@ class PooledEngine:
             log.write({"e": "FirstToken", "t": log.now(), "engine": self.name, "traj": trajectories,
                        "request": numbers})  # fmt: skip
 
-    def busy(self, start: float, end: float, tokens: float, prefill: int, steps: float, *, joins: bool = True) -> None:
+    def busy(
+        self,
+        start: float,
+        end: float,
+        tokens: float,
+        prefill: int,
+        steps: float,
+        *,
+        occupancy: Occupancy = UNTOLD,
+        joins: bool = True,
+    ) -> None:
         """It computed from ``start`` to ``end`` on the event loop's clock: ``tokens`` in ``steps`` decode steps, and
-        ``prefill`` tokens of prompts. ``joins``: with what comes at once before and after."""
+        ``prefill`` tokens of prompts. ``occupancy``: at the end. ``joins``: with what comes at once before and
+        after."""
         start, end = self._log.run_time(start), self._log.run_time(end)
         if joins:
-            self._busy.add(start, end, tokens, prefill, steps)
+            self._busy.add(start, end, tokens, prefill, steps, occupancy)
         else:
-            self._busy.write(start, end, tokens, prefill, tokens / steps if steps else 0.0)
+            self._busy.write(start, end, tokens, prefill, tokens / steps if steps else 0.0, occupancy)
 
     def idle(self) -> None:
         """Log what it computed."""

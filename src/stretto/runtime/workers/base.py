@@ -19,8 +19,10 @@ from stretto.data.trajectory import Completion
 from stretto.kernel.errors import StrettoError
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
 from stretto.rollout.capabilities import Capabilities
-from stretto.rollout.types import ExportedRequest, Request
+from stretto.rollout.types import ExportedRequest, Occupancy, Request
 from stretto.weights.staged import Room, StagedWeights, Staging
+
+UNTOLD = Occupancy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,19 @@ class EngineSink(Protocol):
         """Requests that are over, with everything sampled for them. Finish ``aborted``: they go on as new requests."""
         ...
 
-    def busy(self, start: float, end: float, tokens: float, prefill: int, steps: float, *, joins: bool = True) -> None:
+    def busy(
+        self,
+        start: float,
+        end: float,
+        tokens: float,
+        prefill: int,
+        steps: float,
+        *,
+        occupancy: Occupancy = UNTOLD,
+        joins: bool = True,
+    ) -> None:
         """It computed from ``start`` to ``end``: ``tokens`` in ``steps`` decode steps, and ``prefill`` tokens of
-        prompts. ``joins``: with what comes at once before and after. Optional."""
+        prompts. ``occupancy``: at the end. ``joins``: with what comes at once before and after. Optional."""
         ...
 
     def idle(self) -> None:

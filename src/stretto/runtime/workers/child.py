@@ -127,7 +127,7 @@ class _EngineProcess(_Process):
         self.steps = spec["engine"].decode_steps
         self.pending_load: tuple[int | None, StagedWeights, str] | None = None
         self.paused = False
-        self.spans: list[list[float]] = []
+        self.spans: list[list[Any]] = []
         self.first: list[int] = []
         self.phase("serving requests")
 
@@ -167,8 +167,10 @@ class _EngineProcess(_Process):
             last[2] += report.decode_tokens
             last[3] += report.prefill_tokens
             last[4] += report.decode_steps
+            last[5] = report.occupancy
         else:
-            self.spans.append([start, end, report.decode_tokens, report.prefill_tokens, report.decode_steps])
+            self.spans.append([start, end, report.decode_tokens, report.prefill_tokens, report.decode_steps,
+                               report.occupancy])  # fmt: skip
         self.first += report.first
         if report.finished or self.first or len(self.spans) > 4:
             self.report(report.finished)

@@ -161,7 +161,8 @@ class InlineEngine(EngineHandle):
         start = loop.time()
         report: Report = self._engine.advance(self._steps)
         await asyncio.sleep(self._costs.advance_s(report) if self._costs is not None else 0)
-        self.sink.busy(start, loop.time(), report.decode_tokens, report.prefill_tokens, report.decode_steps)
+        self.sink.busy(start, loop.time(), report.decode_tokens, report.prefill_tokens, report.decode_steps,
+                       occupancy=report.occupancy)  # fmt: skip
         self.sink.first_tokens(report.first)
         self.sink.finished(report.finished)
 

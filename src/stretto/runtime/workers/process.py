@@ -152,8 +152,8 @@ class ProcessEngine(EngineHandle):
         if kind == "report":
             columns, spans, first, said_s = value
             self._time.heard(asyncio.get_running_loop().time(), said_s)
-            for since_s, until_s, *work in spans:
-                self.sink.busy(*self._time.span(since_s, until_s), *work)
+            for since_s, until_s, tokens, prefill, steps, occupancy in spans:
+                self.sink.busy(*self._time.span(since_s, until_s), tokens, prefill, steps, occupancy=occupancy)
             self.sink.first_tokens(first)
             if columns is not None:
                 self._arrived.extend(unpack_completions(columns))

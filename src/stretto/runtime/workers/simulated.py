@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from stretto.data.trajectory import Completion
 from stretto.kernel.clock import Sleep
 from stretto.rollout.capabilities import MODELLED
-from stretto.rollout.types import Request
+from stretto.rollout.types import Occupancy, Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
 from stretto.simulation.engine import SimulatedEngine
@@ -130,7 +130,8 @@ class SimulatedEngineHandle(EngineHandle):
 
     def _tell_busy(self, now: float) -> None:
         engine = self._engine
-        self.sink.busy(self._since, now, engine.decoded, engine.prefilled, engine.steps, joins=False)
+        self.sink.busy(self._since, now, engine.decoded, engine.prefilled, engine.steps,
+                       occupancy=Occupancy(len(engine.waiting)), joins=False)  # fmt: skip
         engine.decoded = engine.steps = 0.0
         engine.prefilled = 0
         self._since = now
