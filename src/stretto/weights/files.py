@@ -118,7 +118,7 @@ class Files(Transport):
                 f"{staged.version} in {directory} is corrupt: checksum {digest.hexdigest()}, published "
                 f"{staged.checksum}"
             )
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, data in zip(_names(staged), contents, strict=True):
             found |= load(data) if name.endswith(".safetensors") else {}
         return {entry.name: found[entry.name] for entry in staged.layout.entries}
