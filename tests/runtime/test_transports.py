@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -178,8 +177,8 @@ def test_a_kill_in_the_middle_of_a_load_leaves_no_file_behind(
 
 
 @pytest.mark.slow
-def test_memory_holds_as_many_versions_as_a_stopped_engine_leaves_alive(tmp_path: Path, model: Path) -> None:
-    """An engine that doesn't answer reads its version; the learner goes on, up to the limit."""
+def test_the_learner_goes_on_beside_an_engine_that_does_not_answer(tmp_path: Path, model: Path) -> None:
+    """What it reads stays; the others share two more places."""
     out, limit = tmp_path / "run", 6
     settings = ("engine.count=2", f"weights.staged_versions={limit}", "lag_bound=30", "max_steps=100000")
     with train(out, model, *settings) as run:
@@ -187,15 +186,12 @@ def test_memory_holds_as_many_versions_as_a_stopped_engine_leaves_alive(tmp_path
         learner, stopped = run.child("learner"), run.child("engine-1")
         (memory,) = [fd for fd in Path(f"/proc/{learner}/fd").iterdir() if "stretto-weights" in os.readlink(fd)][:1]
         nbytes = next(e["bytes"] for e in run.events if e["e"] == "Published")
-        before = memory.stat().st_size
-        assert before < 3 * place_bytes(nbytes)
         os.kill(stopped, signal.SIGSTOP)
         try:
-            held = run.until(lambda: [e for e in run.events if e["e"] == "Waiting"] or _published(run.events, limit))
-            assert held
-            time.sleep(1.0)
+            run.until(lambda: _ahead(run.events) >= limit - 2, 240)
         finally:
             os.kill(stopped, signal.SIGCONT)
+        assert memory.stat().st_size == 3 * place_bytes(nbytes)
         loads = len([e for e in run.events if e["e"] == "Loaded"])
         run.until_event("Loaded", loads + 6)
         run.process.send_signal(signal.SIGINT)
@@ -204,10 +200,10 @@ def test_memory_holds_as_many_versions_as_a_stopped_engine_leaves_alive(tmp_path
     assert_log_clean(out)
 
 
-def _published(events: list[Event], ahead: int) -> bool:
-    """Was so much published after the last load of engine 1?"""
+def _ahead(events: list[Event]) -> int:
+    """How many versions were published after the last one that engine 1 loaded."""
     loaded = max((e["version"] for e in events if e["e"] == "Loaded" and e["worker"] == "engine-1"), default=0)
-    return max(e["version"] for e in events if e["e"] == "Published") >= loaded + ahead - 1
+    return max(e["version"] for e in events if e["e"] == "Published") - loaded
 
 
 # --- what is refused ---
