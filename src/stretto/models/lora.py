@@ -202,11 +202,10 @@ def save_lora(model: PeftModel, model_dir: str | Path, out: str | Path) -> None:
 def adapter_of(model: PreTrainedModel | PeftModel, model_dir: str | Path) -> Adapter:
     """The adapter on the base model in ``model_dir``. Of a tied model's embedding it is also the head's adapter, so
     that PEFT applies it there too. ``ConfigError`` if the model has none."""
-    from peft import get_peft_model_state_dict
+    from peft import PeftModel, get_peft_model_state_dict
 
-    if not hasattr(model, "peft_config"):
+    if not isinstance(model, PeftModel):
         raise ConfigError("learner.lora.rank = 0: there is no adapter that could be published")
-
     found: Mapping[str, Tensor] = get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False)
     tensors = {name: tensor.detach() for name, tensor in found.items()}
     config = {**model.peft_config[ADAPTER].to_dict(), "base_model_name_or_path": str(model_dir), "inference_mode": True}

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from stretto.data.arrays import Array
 from stretto.data.trajectory import Completion, Ints
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 IN_FLIGHT_MODES = ("keep", "reprefill", "drain", "abort", "pin")
 """What happens to running requests when new weights arrive; see ``docs/loop.md``."""
@@ -154,7 +157,7 @@ class Engine(Protocol):
 
     def import_(self, state: ExportedRequest) -> None: ...
 
-    def load(self, version: int, weights: Mapping[str, Array], in_flight: str) -> list[tuple[int, Completion]]:
+    def load(self, version: int, weights: Mapping[str, Tensor], in_flight: str) -> list[tuple[int, Completion]]:
         """Swap to ``version`` between two steps; returns what the swap aborted (mode ``abort``)."""
         ...
 
