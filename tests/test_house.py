@@ -81,6 +81,15 @@ def test_names_are_the_fields() -> None:
     assert not {module: names for module, names in back.items() if names}
 
 
+def test_types_say_what_things_are() -> None:
+    """``Any`` is for what nothing else can be said of: a user's own objects, what a file or another process tells."""
+    lines = [path for path in modules() for line in path.read_text().splitlines() if re.search(r"\bAny\b", line)]
+    most = max(set(lines), key=lines.count)
+    assert len(lines) < 200, (
+        f"{len(lines)} lines say Any, {lines.count(most)} of them in {name_of(most)}: say what it is"
+    )
+
+
 def test_every_module_has_a_room_and_tests_mirror_the_rooms() -> None:
     loose = [path.name for path in SRC.glob("*.py") if path.name != "__init__.py"]
     assert not loose, f"{loose}: give it a room"

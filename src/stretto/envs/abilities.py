@@ -1,15 +1,12 @@
-"""What an environment may be able to do beyond ``Environment``, as protocols to be asked for with ``isinstance``.
-
-A wrapper has the abilities of what it wraps: ask each of ``layers``.
-"""
+"""What an environment may be able to do beyond ``Environment``, as protocols to be asked for with ``isinstance``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from stretto.data.trajectory import Trajectory
-from stretto.envs.base import Environment, LateClient, Task
+from stretto.envs.base import LateClient, Task
 
 if TYPE_CHECKING:
     from stretto.envs.verifiers import Verifier
@@ -47,8 +44,8 @@ class Fingerprinted(Protocol):
     """Its tasks depend on more than its options (files, say)."""
 
     def fingerprint(self, rows: int | None = None) -> dict[str, object]:
-        """Strings and numbers that say what they were (of the first ``rows`` rows, if it has rows); a run goes on from
-        a checkpoint only while it says the same."""
+        """Strings and numbers that say what they were (of the first ``rows`` rows; None: of all): ``rows`` (how many)
+        and ``content`` (their hash) at least. A run goes on from a checkpoint only while it says the same."""
         ...
 
 
@@ -69,21 +66,3 @@ class RewardsLate(Protocol):
     async def late_reward(self, client: LateClient, task: Task, trajectory: Trajectory) -> float | None:
         """Awaited once for each trajectory that it finished with ``late=True``; None: there is none."""
         ...
-
-
-@runtime_checkable
-class Wraps(Protocol):
-    """Stands before another environment, whose abilities it has."""
-
-    @property
-    def wrapped(self) -> Environment:
-        """That one."""
-        ...
-
-
-def layers(env: object) -> Iterator[object]:
-    """``env``, then what it wraps, and so on."""
-    yield env
-    while isinstance(env, Wraps):
-        env = env.wrapped
-        yield env

@@ -11,6 +11,7 @@ from stretto.config.plugins import build_component, check_component, plugin_erro
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
+from stretto.envs.abilities import PromisesLate, RewardsLate
 from stretto.envs.base import ENVIRONMENTS
 from stretto.envs.build import build_environment
 from stretto.kernel.components import options_of
@@ -77,7 +78,7 @@ def _waits_in_vain(config: RunConfig) -> list[str]:
 
     if "late" not in get(config.objective.name, **config.objective.options).needs:
         return []
-    if getattr(build_environment(config), "promises_late", False):
+    if _promises_late(build_environment(config)):
         return []
     return [f"objective {config.objective.name!r} takes late rewards, but env {config.env.name!r} promises none"]
 
@@ -140,16 +141,20 @@ def _refuse_idle(component: Any, where: str) -> None:
             raise ConfigError(f"{where}.{option} = {value!r} has no effect: {why}. Leave it out")
 
 
+def _promises_late(env: object) -> bool:
+    return isinstance(env, PromisesLate) and env.promises_late
+
+
 def _check_late(config: RunConfig, env: Any, objective: Any) -> None:
     """Rewards that arrive after their trajectory need an objective that takes them."""
-    if not getattr(env, "promises_late", False):
+    if not _promises_late(env):
         return
     if "late" not in objective.needs:
         raise ConfigError(
             f"env.name = {config.env.name!r} promises rewards that arrive after their trajectory, but objective.name = "
             f"{config.objective.name!r} takes none: use 'rac', or let the environment tell the whole reward at once"
         )
-    if not hasattr(env, "late_reward"):
+    if not isinstance(env, RewardsLate):
         raise ConfigError(f"env.name = {config.env.name!r} promises late rewards, but has no method `late_reward`")
 
 

@@ -12,6 +12,7 @@ from stretto.control.version_pinning import may_pin
 from stretto.control.view import View
 from stretto.data.identity import Role
 from stretto.data.trajectory import Trajectory
+from stretto.envs.abilities import ChecksPrompts
 from stretto.envs.base import Environment, Task
 from stretto.envs.build import build_environment, scoring_imports
 from stretto.envs.scoring import InlineScoring, ScoringPool
@@ -148,7 +149,7 @@ def bind(
 ) -> tuple[int, ...]:
     """Give the environment its tokenizer and let it check its prompts; the ids that end a text."""
     env.bind(tokenizer, config.seed)
-    if hasattr(env, "check_prompts"):
+    if isinstance(env, ChecksPrompts):
         for note in env.check_prompts(config.engine.max_model_len - 1) or ():
             on_progress(f"note: {note}")
     if not tokenizer.eos_ids and not config.sampling.stop:

@@ -14,7 +14,6 @@ import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import orjson
 import xxhash
@@ -24,6 +23,7 @@ from stretto.config.paths import is_path
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import in_order
+from stretto.envs.abilities import Fingerprinted
 from stretto.envs.base import Environment, Task
 from stretto.kernel.errors import CheckpointError
 
@@ -38,15 +38,6 @@ _WHOLE = 64 << 20
 _SAMPLE = 1 << 16
 _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*", "vocab.*", "merges.txt")
 _MODEL = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
-
-
-@runtime_checkable
-class Fingerprinted(Protocol):
-    """An environment whose rows come from somewhere: what they are."""
-
-    def fingerprint(self, rows: int | None = None) -> dict[str, object]:
-        """Of the first so many rows, or of all: ``rows`` (how many) and ``content`` (their hash) at least."""
-        ...
 
 
 def take(config: RunConfig, env: Environment, model_dir: Path | None) -> Inputs:
