@@ -69,6 +69,7 @@ class View(EngineIndex):
         self.outstanding: Counter[int] = Counter()
         self.ledger: Counter[str] = Counter()
         self._group_of: dict[int, int] = {}
+        self._elsewhere: dict[int, str] = {}  # trajectories that went on elsewhere than their group began
         self._training_ids: list[int] = []
         self._handlers: dict[str, Callable[[Event], None]] = {
             "RunStart": self._run_start,
@@ -77,6 +78,7 @@ class View(EngineIndex):
             "WorkerUp": self._worker_up,
             "WorkerDown": self._worker_down,
             "Submitted": self._submitted,
+            "Placed": self._placed,
             "TrajDone": self._done,
             "TrajEnd": self._ended,
             "GroupReady": self._group_ready,
@@ -165,6 +167,7 @@ class View(EngineIndex):
     def _resumed(self, event: Event) -> None:
         self.t, self.max_steps, self.tasks = event["t"], event["max_steps"], event.get("tasks")
         self._forget_engines()
+        self._elsewhere.clear()
         for group in self.running.values():
             group.engine = ""
 
@@ -193,12 +196,21 @@ class View(EngineIndex):
         self.ledger["submitted"] += len(ids)
         self._load(event["engine"], len(ids))
 
+    def _placed(self, event: Event) -> None:
+        self.t = event["t"]
+        trajectory, engine = event["traj"], event["engine"]
+        group = self.running[self._group_of[trajectory]]
+        if trajectory in group.open:
+            self._load(self._elsewhere.get(trajectory, group.engine), -1)
+            self._load(engine, 1)
+            self._elsewhere[trajectory] = engine
+
     def _close(self, trajectory: int) -> GroupView | None:
         group = self.running.get(self._group_of[trajectory])
         if group is not None and trajectory in group.open:
             group.open.discard(trajectory)
             self.running_trajectories -= 1
-            self._load(group.engine, -1)
+            self._load(self._elsewhere.pop(trajectory, group.engine), -1)
         return group
 
     def _done(self, event: Event) -> None:

@@ -62,6 +62,7 @@ class Watch:
         self._training: list[int] = []
         self.handlers: dict[str, Callable[[Event], None]] = {
             "Submitted": self._submitted,
+            "Placed": self._placed,
             "Resumed": self._resumed,
             "Restarted": self._restarted,
             "WorkerUp": self._worker_up,
@@ -109,6 +110,13 @@ class Watch:
     def _submitted(self, event: Event) -> None:
         for id in event["traj"]:
             one = self.trajectories[id] = TrajectoryView(id, event["group"], event["engine"], event["t"])
+            self._count(one, 1)
+
+    def _placed(self, event: Event) -> None:
+        one = self.trajectories.get(event["traj"])
+        if one is not None:
+            self._count(one, -1)
+            one.engine = event["engine"]
             self._count(one, 1)
 
     def _resumed(self, event: Event) -> None:

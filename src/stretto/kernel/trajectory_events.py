@@ -50,6 +50,14 @@ class Submitted(Timed):
     pin: NotRequired[Annotated[int, "the version that alone serves these; none: what the engine holds, token by token"]]
 
 
+class Placed(Timed):
+    """The requests of a trajectory go to this engine from now on, as control.router decided."""
+
+    e: Literal["Placed"]
+    traj: int
+    engine: str
+
+
 class FirstToken(Timed):
     """The loop learnt that these requests have a token."""
 

@@ -162,6 +162,18 @@ class WorkRules(Rules):
         known.tokens += event["tokens"]
         self._first_token(id, known, event["tokens"])
 
+    def _on_Placed(self, event: Event) -> None:
+        id, engine = event["traj"], self.state.engine(event["engine"])
+        known = self.find(id)
+        if known is None:
+            return
+        if known.done or known.pin is not None:
+            self.bad(f"trajectory {id} is placed anew " + ("after its end" if known.done else "though it is pinned"))
+        if engine.held is None:
+            self.bad(f"trajectory {id} is placed on {engine.name}, which serves no version now")
+        known.earlier |= known.engine.loaded
+        known.engine = engine
+
     def _on_FirstToken(self, event: Event) -> None:
         engine = event["engine"]
         for id, request in zip(event["traj"], event["request"], strict=True):

@@ -55,6 +55,7 @@ class RolloutClient:
         "_start",
         "_transcript",
         "_variants",
+        "_version",
         "completions",
         "current",
         "engine",
@@ -87,6 +88,7 @@ class RolloutClient:
         sampled_logprobs: int = 0,
         trains: bool = False,
         logged: bool = True,
+        version: int = 0,
     ) -> None:
         self.trajectory, self.group, self.engine, self.sampling, self.seed = trajectory, group, engine, sampling, seed
         self.noise_key = noise_key
@@ -100,6 +102,7 @@ class RolloutClient:
         """Will a learner score the tokens? Then they come with what they were sampled from, where that isn't simply the
         run's temperature."""
         self._logged = logged  # does the run's log tell of its requests?
+        self._version = version  # at which its group was dispatched: no token may be older
         self.completions: list[Completion] = []
         """Completions of finished turns; with ``current`` it is what a checkpoint saves."""
         self.current: tuple[int, Completion | None] | None = None
@@ -142,6 +145,8 @@ class RolloutClient:
             raise DataError(f"trajectory {self.trajectory}: the prompt is empty; a policy needs at least one token")
         engine, number = self.engine, None
         while True:
+            if engine.pool.placement is not None and self.pin is None and self._logged:
+                engine = self.engine = engine.pool.place(self.trajectory, engine, self._newest(partial))
             request = self._request(prompt, sampling, partial)
             self.current = (request.id, partial)
             if self._logged:
@@ -154,6 +159,13 @@ class RolloutClient:
             partial = join(partial, completion) if partial is not None else completion
             if completion.finish != "aborted":
                 return self._accept(transcript, partial)
+
+    def _newest(self, partial: Completion | None) -> int:
+        """The version of its last token; without one, that of its group."""
+        for done in (*self.completions[-1:], *([] if partial is None else [partial]))[::-1]:
+            if len(done.versions):
+                return int(done.versions[-1])
+        return self._version
 
     def _overridden(self, overrides: dict[str, Any]) -> SamplingParams:
         """The sampling parameters with these fields replaced. Made once each."""

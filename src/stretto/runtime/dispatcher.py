@@ -138,13 +138,14 @@ class Dispatcher:
             ctx.log.emit("RoleChanged", worker=engine.name, role=engine.role)
 
     def _client(
-        self, trajectory: int, key: int, group: int, engine: PooledEngine, pin: int | None, replay: Sequence[Completion]
-    ) -> RolloutClient:
+        self, trajectory: int, key: int, group: int, engine: PooledEngine, pin: int | None,
+        replay: Sequence[Completion], version: int,
+    ) -> RolloutClient:  # fmt: skip
         ctx = self._ctx
         return RolloutClient(
             trajectory=trajectory, noise_key=key, group=group, engine=engine, sampling=ctx.sampling, seed=self._c.seed,
             scoring=ctx.scoring, log=ctx.log, pin=pin, replay=replay, top_logprobs=ctx.top_logprobs,
-            sampled_logprobs=ctx.sampled_logprobs, trains=True,
+            sampled_logprobs=ctx.sampled_logprobs, trains=True, version=version,
         )  # fmt: skip
 
     def _group_ready(self, group: Group) -> None:

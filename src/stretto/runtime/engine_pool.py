@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 from stretto.data.trajectory import Completion
-from stretto.kernel.errors import ConfigError, StrettoError
+from stretto.kernel.errors import ConfigError, InvariantError, StrettoError, did_you_mean
 from stretto.kernel.events import EventLog
 from stretto.rollout.types import Request
 from stretto.runtime.pooled_engine import PooledEngine
@@ -24,11 +24,15 @@ from stretto.runtime.workers.base import EngineHandle
 class EnginePool:
     """Engines by name, in the order of ``handles``; iterating gives the engines.
 
-    ``keeps``: they hold each version until nobody can ask for it any more (``PooledEngine.promise``).
+    ``keeps``: they hold each version until nobody can ask for it any more (``PooledEngine.promise``). ``placement``:
+    asked before each request (trajectory, name of its engine) for the engine that gets it; None: it stays.
     """
 
-    def __init__(self, handles: Iterable[EngineHandle], log: EventLog, *, keeps: bool = False) -> None:
-        self.loop = asyncio.get_running_loop()
+    def __init__(
+        self, handles: Iterable[EngineHandle], log: EventLog, *, keeps: bool = False,
+        placement: Callable[[int, str], str] | None = None,
+    ) -> None:  # fmt: skip
+        self.loop, self._log, self.placement = asyncio.get_running_loop(), log, placement
         self.ids: Iterator[int] = count()
         """Ids for requests, each given once."""
         self.batching_hint: Callable[[], bool] = lambda: False
@@ -49,6 +53,24 @@ class EnginePool:
 
     def __len__(self) -> int:
         return len(self.by_name)
+
+    def place(self, trajectory: int, engine: PooledEngine, least: int) -> PooledEngine:
+        """The engine of a trajectory's next request: where ``placement`` says, else the one that it had. ``least``: the
+        version of its last token, or the one at which its group was dispatched. Raises ``InvariantError`` for an engine
+        that there is not, or that holds an older version."""
+        name = engine.name if self.placement is None else self.placement(trajectory, engine.name)
+        if name == engine.name:
+            return engine
+        found = self.by_name.get(name)
+        if found is None or found.version is None or found.version < least:
+            why = (
+                did_you_mean(name, self.by_name) if found is None
+                else f"it holds {'none' if found.version is None else f'version {found.version}'}, and the trajectory "
+                f"is at version {least}"
+            )  # fmt: skip
+            raise InvariantError(f"control.router can't place trajectory {trajectory} on {name!r}: {why}")
+        self._log.write({"e": "Placed", "t": self._log.now(), "traj": trajectory, "engine": name})
+        return found
 
     def submit(self, request: Request, engine: PooledEngine, number: int | None) -> asyncio.Future[Completion]:
         """Ask for a completion. Finish ``aborted`` means: go on with a new request that holds the partial. ``engine``:

@@ -35,8 +35,8 @@ _id = attrgetter("id")
 class Groups:
     """All running groups.
 
-    ``make_client(trajectory, noise_key, group, engine, pin, replay)`` builds a client; ``ended()`` hears of each
-    trajectory that stops running, whatever became of it; ``ready(group)`` takes a finished one;
+    ``make_client(trajectory, noise_key, group, engine, pin, replay, version)`` builds a client; ``ended()`` hears of
+    each trajectory that stops running, whatever became of it; ``ready(group)`` takes a finished one;
     ``failed(group_id, reason, why)`` hears of a group that trains nothing, and why how many of its members failed (no
     reason: the filter dropped it, and why); ``fatal(error)`` ends the run; ``promised(task, trajectory, noise_key)``
     hears of one that waits for a late reward.
@@ -90,7 +90,7 @@ class Groups:
             if m.result is None:
                 self._start_member(group, m.trajectory, m.noise_key, m.completions)
             else:
-                client = self._make_client(m.trajectory, m.noise_key, group.id, engine, pin, ())
+                client = self._make_client(m.trajectory, m.noise_key, group.id, engine, pin, (), version)
                 done = Member(m.trajectory, client, result=m.result, over=True, tokens=m.result.policy_tokens)
                 group.members.append(done)
 
@@ -109,7 +109,7 @@ class Groups:
         group.deadline = self._group_timeouts.add(group)
 
     def _start_member(self, group: RunningGroup, trajectory: int, key: int, replay: Sequence[Completion]) -> None:
-        client = self._make_client(trajectory, key, group.id, group.engine, group.pin, replay)
+        client = self._make_client(trajectory, key, group.id, group.engine, group.pin, replay, group.version)
         member = Member(trajectory, client, start=self._loop.time())
         group.members.append(member)
         group.open += 1
@@ -130,7 +130,7 @@ class Groups:
                 raise
             except BaseException as error:  # sys.exit and its like, too
                 # given up before: what it still says is not used; its engine died: that ends the run, and it with it
-                if not member.over and not group.engine.failed.done():
+                if not member.over and not member.client.engine.failed.done():
                     self._member_failed(group, member, self._failures.reason(error))
             else:
                 if not member.over:
@@ -150,7 +150,7 @@ class Groups:
         member.result = trajectory
         finite = np.isfinite(trajectory.logprobs)
         if np.count_nonzero(finite) < len(finite):
-            self._leave_out(trajectory, trajectory.mask & ~finite, group.engine.name)
+            self._leave_out(trajectory, trajectory.mask & ~finite, member.client.engine.name)
         trajectory.train_only(self._rules.loss_mask.keep(trajectory.policy_tokens, trajectory.turns))
         sampled = trajectory.versions[trajectory.mask]
         tokens, runs = len(sampled), version_runs(sampled)
