@@ -12,8 +12,8 @@ from stretto.data.trajectory import Completion
 from stretto.kernel.components import said_where
 from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.kernel.waits import Waits
-from stretto.rollout.types import ExportedRequest, Request
-from stretto.runtime.workers.base import EngineHandle, EngineSink, Loaded
+from stretto.rollout.types import ExportedRequest, Occupancy, Request
+from stretto.runtime.workers.base import UNTOLD, EngineHandle, EngineSink, Loaded
 from stretto.weights.staged import StagedWeights
 
 T = TypeVar("T")
@@ -60,9 +60,19 @@ class FillingSink:
         self.ended(lengths)
         self._sink.finished(completions)
 
-    def busy(self, start: float, end: float, tokens: float, prefill: int, steps: float, *, joins: bool = True) -> None:
+    def busy(
+        self,
+        start: float,
+        end: float,
+        tokens: float,
+        prefill: int,
+        steps: float,
+        *,
+        occupancy: Occupancy = UNTOLD,
+        joins: bool = True,
+    ) -> None:
         self._tells_busy = True
-        self._sink.busy(start, end, tokens, prefill, steps, joins=joins)
+        self._sink.busy(start, end, tokens, prefill, steps, occupancy=occupancy, joins=joins)
 
     def idle(self) -> None:
         self._sink.idle()
