@@ -74,7 +74,8 @@ def test_partial_rollouts_go_on_at_their_last_token_with_their_versions(tmp_path
     checkpoint = latest(out / "checkpoints")
     assert checkpoint is not None
     restored = load_checkpoint(checkpoint)
-    partial = {i: c[-1] for group in restored.running for i, c in group.open.items() if c}
+    left = [m for group in restored.running for m in group.open if m.completions]
+    partial = {m.trajectory: m.completions[-1] for m in left}
     assert partial, "the checkpoint holds rollouts in the middle of a turn"
     assert all(c.finish == "aborted" for c in partial.values())
     go_on(out, mode="rehearse")
