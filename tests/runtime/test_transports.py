@@ -12,7 +12,7 @@ from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
 from stretto.kernel.errors import ConfigError
 from stretto.kernel.events import Event, read_events
-from stretto.run.readiness import check_ready
+from stretto.run.launch import check_start
 from stretto.simulation.costs import CostModel
 from stretto.simulation.env import SimulatedEnvironment
 from stretto.weights.memory import place_bytes
@@ -215,11 +215,11 @@ def _ahead(events: list[Event]) -> int:
         (("weights.transport=pigeons",), "weights.transport: unknown transport 'pigeons'"),
         (("weights.transport=pathlib:Path",), "weights.transport = 'pathlib:Path': not a subclass"),
         (("weights.transport=nowhere:X",), "weights.transport = 'nowhere:X': can't import"),
-        (("learner.lora.rank=2", "weights.parts=adapter"), "weights.parts = 'adapter' publishes no merged matrices"),
+        (("learner.lora.rank=2", "weights.parts=adapter"), "weights.parts = 'adapter' publishes nothing that engine"),
     ],
 )
 def test_what_a_run_could_not_do_is_refused_before_it_starts(
     settings: tuple[str, ...], said: str, tmp_path: Path, model: Path
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        check_ready(configure_run(tmp_path / "run", model, "workers.kind=process", *settings), "train")
+        check_start(configure_run(tmp_path / "run", model, "workers.kind=process", *settings), "train")
