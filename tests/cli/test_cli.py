@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from stretto import cli
+from stretto.cli.runs import _show
 from stretto.config.load import recipe_names
 from stretto.kernel.errors import WorkerError
+from stretto.observe.summary import summarize
+from stretto.run.result import result_of
 from stretto.runtime.workers.inline import InlineLearner
 
 SMALL = ("prompts_per_step=4", "group_size=2", "logging.console=off", "logging.report=false")
@@ -31,6 +34,25 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *ar
     shown = capsys.readouterr()
     assert isinstance(done.value.code, int)
     return done.value.code, shown.out, shown.err
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "says"),
+    [
+        ([0.25, 0.5], "0.250 → 0.500 (± 0.204 each, 24 tasks)"),
+        ([0.5], "0.500 (± 0.204, 24 tasks)"),
+        ([0.0], "0.000 (0 of 24: 95% interval 0.000 to 0.138)"),
+        ([0.0, 0.0], "0.000 → 0.000 (0 of 24: 95% interval 0.000 to 0.138)"),
+        ([0.0, 1.0], "0.000 → 1.000 (0 of 24: 95% interval 0.000 to 0.138, 24 of 24: 95% interval 0.862 to 1.000)"),
+    ],
+)
+def test_what_is_said_of_accuracy_is_what_was_measured(
+    accuracies: list[float], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [{"e": "Eval", "t": 1.0 + k, "start": k, "version": k, "n": 24, "accuracy": accuracy, "reward": accuracy}
+              for k, accuracy in enumerate(accuracies)]  # fmt: skip
+    _show(result_of("train", tmp_path, "max_steps", summarize(events), "", 1.0))
+    assert f"held-out accuracy    {says}\n" in capsys.readouterr().out
 
 
 @pytest.fixture

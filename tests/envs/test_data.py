@@ -164,3 +164,16 @@ def test_an_answer_that_its_reward_cannot_compare_is_refused_with_its_row(
         build_environment(RunConfig.model_validate(settings))
     if reward in ("numeric", "math-verify"):
         build_environment(RunConfig.model_validate({**settings, "reward_options": {"unreadable": "absent"}}))
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+@pytest.mark.parametrize("position", range(4))
+def test_rows_with_an_answer_that_cannot_be_compared_are_counted_once(tmp_path: Path, bad: int, position: int) -> None:
+    rows = [{"prompt": f"{i}", "answer": "none" if (i - position) % 4 < bad else "1"} for i in range(4)]  # one held out
+    config = RunConfig.model_validate(
+        {"reward": "numeric", "env": {"name": "data", "path": write(tmp_path / "rows.jsonl", rows)}}
+    )
+    with pytest.raises(DataError) as caught:
+        build_environment(config)
+    assert ("(2 rows are like this)" in str(caught.value)) == (bad == 2)
+    assert ("rows are like this" in str(caught.value)) == (bad == 2)

@@ -230,15 +230,15 @@ def test_summary_has_the_keys_of_json_output() -> None:
     evals = [e["accuracy"] for e in EVENTS if e["e"] == "Eval"]
     count = next(e["n"] for e in EVENTS if e["e"] == "Eval")
     assert summary["eval"] == {"accuracy": evals[-1], "initial_accuracy": evals[0], "mean": evals[-1],
-                               "initial_mean": evals[0], "count": count}  # fmt: skip
+                               "initial_mean": evals[0], "count": count, "evaluations": len(evals)}  # fmt: skip
     assert (summary["complete"], summary["reason"]) == (True, "max_steps")
 
 
 def test_summary_of_a_run_without_steps() -> None:
     summary = summarize(synthetic(steps=0))
     assert summary["staleness"] == {"mean": 0.0, "max": 0}
-    assert set(summary["eval"]) == {"accuracy", "initial_accuracy", "mean", "initial_mean", "count"}
-    assert set(summary["eval"].values()) == {None}
+    assert set(summary["eval"]) == {"accuracy", "initial_accuracy", "mean", "initial_mean", "count", "evaluations"}
+    assert set(summary["eval"].values()) == {None, 0}
     assert summarize([])["complete"] is False
 
 

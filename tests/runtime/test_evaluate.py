@@ -30,5 +30,6 @@ def test_the_threshold_is_a_number() -> None:
 def test_the_mean_reward_is_told_beside_accuracy() -> None:
     events = [{"e": "Eval", "t": 1.0 + k, "start": k, "version": k, "n": 4, "accuracy": 0.25 * k,
                "reward": 0.5 + 0.1 * k} for k in range(2)]  # fmt: skip
-    figures = {"accuracy": 0.25, "initial_accuracy": 0.0, "mean": 0.6, "initial_mean": 0.5, "count": 4}
+    figures = {"accuracy": 0.25, "initial_accuracy": 0.0, "mean": 0.6, "initial_mean": 0.5, "count": 4,
+               "evaluations": 2}  # fmt: skip
     assert summarize(events)["eval"] == figures

@@ -119,11 +119,12 @@ def _show(result: Result) -> None:
     before, after = evaluation["initial_accuracy"], evaluation["accuracy"]
     means, count = (evaluation["initial_mean"], evaluation["mean"]), evaluation["count"]
     if before is not None and after is not None:
-        rows["held-out accuracy"] = f"{before:.3f} → {after:.3f}{_error(before, after, count)}"
         assert means[0] is not None
         assert means[1] is not None
+        first = 1 if evaluation["evaluations"] == 1 else 0  # of a single one there is nothing to compare
+        rows["held-out accuracy"] = _change([before, after][first:]) + _error([before, after][first:], count)
         if max(abs(means[0] - before), abs(means[1] - after)) > 1e-9:  # else rewards are 0 or 1, and it is the accuracy
-            rows["held-out reward"] = f"{means[0]:.3f} → {means[1]:.3f}"
+            rows["held-out reward"] = _change([means[0], means[1]][first:])
     stale = result["staleness"]
     rows["steps"] = f"{result['steps']} (version {result['version']}), {result['reason']}"
     rows["staleness"] = f"mean {stale['mean']:.2f}, max {stale['max']} versions"
@@ -142,11 +143,26 @@ def _show(result: Result) -> None:
         out.print(f"{finding['level']}: {finding['what']}. {finding['do']}", style=style, soft_wrap=True)
 
 
-def _error(before: float, after: float, n: int | None) -> str:
-    """Twice the standard error of the less certain of two accuracies on ``n`` tasks each, in words."""
+def _change(values: list[float]) -> str:
+    return " → ".join(f"{value:.3f}" for value in values)
+
+
+def _error(values: list[float], n: int | None) -> str:
+    """Twice the standard error of the least certain of these accuracies on ``n`` tasks each, in words. When all tasks
+    succeeded or none, that would be 0 however few they are: then what else they may well be."""
     if not n:
         return ""
-    return f" (± {2 * math.sqrt(max(p * (1 - p) for p in (before, after)) / n):.3f} each, {n} tasks)"
+    each = " each" if len(values) > 1 else ""
+    error = 2 * math.sqrt(max(p * (1 - p) for p in values) / n)
+    if error:
+        return f" (± {error:.3f}{each}, {n} tasks)"
+    from stretto.observe.confidence import wilson_interval
+
+    ends = {p: wilson_interval(p, n) for p in values}
+    counts = ", ".join(
+        f"{round(p * n)} of {n}: 95% interval {low:.3f} to {high:.3f}" for p, (low, high) in ends.items()
+    )
+    return f" ({counts})"
 
 
 @app.command()

@@ -127,11 +127,13 @@ class Data(PromptOptions, SingleTurn):
         check: Callable[[object], str] | None = getattr(verifier, "check", None)
         if check is None or getattr(verifier, "unreadable", "") == "absent":
             return
-        bad = [(row.where, why) for row in (*self._rows, *self._eval) if (why := check(row.answer))]
+        # by place: an evaluation row that was taken out of the one file is among its rows, too
+        bad = {row.where: why for row in (*self._rows, *self._eval) if (why := check(row.answer))}
         if bad:
+            where, why = next(iter(bad.items()))
             raise DataError(
-                f"{bad[0][0]}: {self.answer_column!r} is no answer that reward "
-                f"{getattr(verifier, 'component_name', 'exact')!r} can compare: {bad[0][1]}"
+                f"{where}: {self.answer_column!r} is no answer that reward "
+                f"{getattr(verifier, 'component_name', 'exact')!r} can compare: {why}"
                 + (f" ({len(bad)} rows are like this)" if len(bad) > 1 else "")
                 + (". reward_options.unreadable = 'absent' keeps such rows, which then train nothing"
                    if hasattr(verifier, "unreadable") else "")

@@ -1,4 +1,4 @@
-"""Intervals for means over a few seeds."""
+"""Intervals for means over a few seeds, and for shares of a few tasks."""
 
 from __future__ import annotations
 
@@ -22,3 +22,11 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, flo
         return mean, mean, mean
     low, high = stats.t.interval(level, x.size - 1, mean, error)
     return mean, float(low), float(high)
+
+
+def wilson_interval(share: float, n: int, z: float = 1.96) -> tuple[float, float]:
+    """(low, high): the score interval of a ``share`` of ``n`` independent tasks (Wilson, JASA 1927); ``z``: standard
+    errors, 1.96 for 95 %. Unlike plus and minus a standard error it keeps its width at 0 and 1."""
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)

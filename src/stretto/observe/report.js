@@ -54,7 +54,7 @@ const failedShare = () => {
 };
 function headline() {
   const e = summary.eval, l = D.ledger;
-  if (e.accuracy !== null) tile("Held-out accuracy", percent(e.accuracy), "", `from ${percent(e.initial_accuracy)} at the start`);
+  if (e.accuracy !== null) tile("Held-out accuracy", percent(e.accuracy), "", e.evaluations > 1 ? `from ${percent(e.initial_accuracy)} at the start` : "one evaluation");
   const reward = tail("reward/trained/mean");
   if (reward !== null) tile("Reward, trained", number(reward), "", `last tenth; all completed: ${number(tail("reward/all/mean"))}${failedShare()}`);
   tile("Staleness", number(summary.staleness.mean), "mean", `max ${summary.staleness.max} of bound ${bound ?? "–"}`);

@@ -12,13 +12,15 @@ from stretto.observe.tally import Row
 
 
 class Evaluations(TypedDict):
-    """The first evaluation and the last one, None without any; ``count``: tasks of the last."""
+    """The first evaluation and the last one, None without any; ``count``: tasks of the last; ``evaluations``: how many
+    there were."""
 
     accuracy: float | None
     initial_accuracy: float | None
     mean: float | None
     initial_mean: float | None
     count: int | None
+    evaluations: int
 
 
 class Staleness(TypedDict):
@@ -60,6 +62,7 @@ class Figures:
         self.interval, self.health = Interval(), Health()
         self._evals: list[tuple[float, float]] = []  # accuracy and mean reward of the first one and the last
         self._count: int | None = None  # tasks of the last one
+        self._evaluations = 0
         self.evaluated: int | None = None
         """Version of the last evaluation."""
 
@@ -87,10 +90,11 @@ class Figures:
         if "eval/accuracy" in row:
             self._evals[1:] = [(row["eval/accuracy"], row["eval/mean"])]
             self._count = row.get("eval/count")
+            self._evaluations += 1
 
     def summary(self, last: Event) -> Summary:
-        """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy, mean, initial_mean, count (tasks)},
-        ``staleness`` {mean, max} over trained tokens, ``ledger``, ``clock_s`` (the run's clock at the last event),
+        """``steps``, ``version``, ``eval`` {accuracy, initial_accuracy, mean, initial_mean, count (tasks),
+        evaluations}, ``staleness`` {mean, max} over trained tokens, ``ledger``, ``clock_s`` (at the last event),
         ``collapse``: the step at which the trained reward collapsed (``Health.collapse``), None if it has not in the
         steps seen; ``complete``, ``reason``, ``warnings``: what went wrong quietly (``Health.data``). Those of ``eval``
         are None without one.
@@ -111,6 +115,7 @@ class Figures:
                 "mean": final[1],
                 "initial_mean": first[1],
                 "count": self._count,
+                "evaluations": self._evaluations,
             },
             "staleness": {"mean": total / trained if trained else 0.0, "max": max(tally.stale_tokens, default=0)},
             "ledger": {name: count for name, (count, _) in tally.ledger().items()},
