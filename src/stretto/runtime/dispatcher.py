@@ -17,7 +17,8 @@ from stretto.pool.group import Group
 from stretto.pool.pool import Pool
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.context import RunContext
-from stretto.runtime.groups import GroupLimits, Groups
+from stretto.runtime.groups import Groups
+from stretto.runtime.members import GroupLimits
 from stretto.runtime.pooled_engine import PooledEngine
 
 _REASONS = 3

@@ -85,7 +85,10 @@ def compare(run: Path, saved: Inputs, now: Inputs, env: Environment, accepted: C
 
 def _compare_settings(run: Path, saved: Mapping[str, object], now: Mapping[str, object]) -> None:
     """A run keeps these, whoever edits the file that holds them."""
-    said = lambda values, key: json.dumps(values[key]) if key in values else "its default"  # noqa: E731
+
+    def said(values: Mapping[str, object], key: str) -> str:
+        return json.dumps(values[key]) if key in values else "its default"
+
     changed = [
         f"  {key} = {said(now, key)} ({said(saved, key)} before)"
         for key in sorted(saved.keys() | now.keys()) if saved.get(key) != now.get(key)

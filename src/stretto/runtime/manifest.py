@@ -18,6 +18,7 @@ import re
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ async def save_checkpoint(
         parts = await partial_completions()
         state = snapshot(parts)  # no await until it is complete: one instant of the loop
         arrays, manifest = _describe(state)
-        write = lambda: _write(directory, temporary, arrays, manifest)  # noqa: E731
+        write = partial(_write, directory, temporary, arrays, manifest)
         if isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):
             await asyncio.to_thread(write)  # wall clock: checksums and fsync must not block the loop
         else:

@@ -55,7 +55,7 @@ class ProcessEngine(EngineHandle):
         self._spec = spec
         self._startup_s, self._publish_s, self._shutdown_s = startup_s, publish_s, shutdown_s
         self._restarts_left = max_restarts
-        self._make = lambda: ChildProcess(name, acquire(), waits, on_message=self._message, on_death=self._died)
+        self._acquire, self._waits = acquire, waits
         self._child = self._make()
         self._restarting: asyncio.Task[None] | None = None
         self._away = False
@@ -63,11 +63,6 @@ class ProcessEngine(EngineHandle):
         self._arrived: deque[tuple[int, Completion]] = deque()
         self._handing = False
         self._slice = slice_size
-
-    @property
-    def pid(self) -> int | None:
-        """Process id."""
-        return self._child.pid
 
     async def start(self) -> None:
         """Start the process."""
@@ -183,6 +178,9 @@ class ProcessEngine(EngineHandle):
             self._away = True
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
+    def _make(self) -> ChildProcess:
+        return ChildProcess(self.name, self._acquire(), self._waits, on_message=self._message, on_death=self._died)
+
     async def _restart(self) -> None:
         try:
             await self._child.close(self._shutdown_s)
@@ -215,11 +213,6 @@ class ProcessLearner:
         self._on_death: Callable[[BaseException], None] = lambda error: None
         self._child = ChildProcess(LEARNER, acquire(), waits, on_message=self._message, on_death=self._died)
         self._staging: deque[asyncio.Future[Staging]] = deque()
-
-    @property
-    def pid(self) -> int | None:
-        """Process id."""
-        return self._child.pid
 
     def hear_death(self, on_death: Callable[[BaseException], None]) -> None:
         """Who is told when the process dies."""
