@@ -178,7 +178,7 @@ def test_a_kill_in_the_middle_of_a_load_leaves_no_file_behind(
 
 @pytest.mark.slow
 def test_the_learner_goes_on_beside_an_engine_that_does_not_answer(tmp_path: Path, model: Path) -> None:
-    """What it reads stays; the others share two more places."""
+    """What it reads stays; beside that there are the newest version, one that is staged, and the other's."""
     out, limit = tmp_path / "run", 6
     settings = ("engine.count=2", f"weights.staged_versions={limit}", "lag_bound=30", "max_steps=100000")
     with train(out, model, *settings) as run:
@@ -191,7 +191,7 @@ def test_the_learner_goes_on_beside_an_engine_that_does_not_answer(tmp_path: Pat
             run.until(lambda: _ahead(run.events) >= limit - 2, 240)
         finally:
             os.kill(stopped, signal.SIGCONT)
-        assert memory.stat().st_size == 3 * place_bytes(nbytes)
+        assert memory.stat().st_size <= 4 * place_bytes(nbytes)
         loads = len([e for e in run.events if e["e"] == "Loaded"])
         run.until_event("Loaded", loads + 6)
         run.process.send_signal(signal.SIGINT)
