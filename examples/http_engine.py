@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from stretto.data.modes import Finish, InFlight
 from stretto.data.trajectory import Completion
 from stretto.kernel.errors import WeightsError, WorkerError
 from stretto.rollout.capabilities import Capabilities
@@ -43,7 +44,7 @@ POLL_S = 5.0  # the longest that the server keeps us waiting for something that 
 class HttpEngine(EngineHandle):
     """An engine behind `url`; without one, a server of its own is started, which ends with this process."""
 
-    capabilities = Capabilities(in_flight=frozenset({"keep", "abort"}), transports=frozenset({"files"}))
+    capabilities = Capabilities(in_flight=frozenset({InFlight.KEEP, InFlight.ABORT}), transports=frozenset({"files"}))
 
     def __init__(self, spec: EngineSpec, *, url: str = "", dtype: str = "float32") -> None:
         super().__init__(spec.name)
@@ -75,7 +76,7 @@ class HttpEngine(EngineHandle):
         """Stop requests whose answers nobody needs."""
         self._post("abort", list(ids))
 
-    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: InFlight) -> Loaded:
         """Let the server read the files of this version. What it samples under it is told after this has answered."""
         async with self._swapping:
             what = {"version": weights.version.number, "directory": weights.where["directory"], "in_flight": in_flight}
@@ -166,7 +167,7 @@ def completion(found: dict[str, Any]) -> Completion:
     tokens = np.array(found["tokens"], np.int32)
     logprobs = np.array(found["logprobs"], np.float64)
     return Completion(tokens, logprobs, np.full(len(tokens), np.nan), np.array(found["versions"], np.int32),
-                      found["finish"])  # fmt: skip
+                      Finish(found["finish"]))  # fmt: skip
 
 
 # the server

@@ -13,7 +13,7 @@ import pytest
 from stretto.kernel.events import read_events
 from stretto.kernel.logfile import find_log
 from stretto.observe.samples import read_samples
-from stretto.rollout.types import IN_FLIGHT_MODES
+from stretto.data.modes import InFlight
 
 from .runs import assert_clean, exit_code, forked, last_json, start, train
 from .sleepy import Sleepy
@@ -79,7 +79,7 @@ def test_memory_stays_flat_over_a_thousand_steps(tmp_path: Path, model: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", IN_FLIGHT_MODES)
+@pytest.mark.parametrize("mode", tuple(InFlight))
 def test_each_in_flight_mode_trains_to_its_end(mode: str, tmp_path: Path, model: Path) -> None:
     out = tmp_path / "run"
     with train(out, model, f"control.in_flight={mode}", "max_steps=6", "--json") as run:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.rollout.types import IN_FLIGHT_MODES
+from stretto.data.modes import InFlight
 
 from . import odd_rewards
 from .dense import Dense
@@ -68,7 +68,7 @@ def test_any_bound_and_any_number_of_steps_ends_within_the_bound(lag_bound: int,
         assert counts["submitted"] == counts["trained"] == steps * 4, "nothing dropped, nothing left over"
 
 
-@pytest.mark.parametrize("mode", IN_FLIGHT_MODES)
+@pytest.mark.parametrize("mode", tuple(InFlight))
 def test_each_in_flight_mode_keeps_every_invariant(mode: str, model: Path, tmp_path: Path) -> None:
     """A4: generations that span many versions; the oldest token counts."""
     result, events = rehearse(

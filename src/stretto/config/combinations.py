@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from stretto.data.modes import InFlight
 
 if TYPE_CHECKING:
     from stretto.config.schema import RunConfig
@@ -46,7 +47,7 @@ def _pipeline(c: RunConfig) -> Iterator[str]:
 
 def _workers(c: RunConfig) -> Iterator[str]:
     restart = c.workers.on_engine_crash == "restart"
-    chosen = {"control.in_flight = 'pin'": c.control.in_flight == "pin",
+    chosen = {"control.in_flight = 'pin'": c.control.in_flight == InFlight.PIN,
               "control.version_pinning.name = 'pinned'": c.control.version_pinning.name == "pinned"}  # fmt: skip
     for setting in (setting for setting, pins in chosen.items() if pins and restart):
         yield (

@@ -7,6 +7,8 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from stretto.data.modes import InFlight
+
 
 class Section(BaseModel):
     """Base: unknown keys are errors, values are checked on assignment, nothing is coerced from another unit."""
@@ -150,8 +152,8 @@ class Control(Section):
     filter: Component = Field(default_factory=lambda: Component(name="none"), description="Drop finished groups?")
     batch: Component = Field(default_factory=lambda: Component(name="demand"), description="Which groups train?")
     publish: Component = Field(default_factory=lambda: Component(name="every-step"), description="Load when?")
-    in_flight: Literal["keep", "reprefill", "drain", "abort", "pin"] = Field(
-        "keep",
+    in_flight: InFlight = Field(
+        InFlight.KEEP,
         description="Running requests at a weight swap: keep their KV, recompute it, finish first, abort and "
         "go on later, or stay on their version.",
     )

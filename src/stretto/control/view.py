@@ -15,6 +15,7 @@ from stretto.control.watch import EngineLoad, TrajectoryView, Watch
 from stretto.data.identity import POLICY, PolicyVersion
 from stretto.kernel.errors import InvariantError
 from stretto.kernel.logfile import Event
+from stretto.kernel.trajectory_events import ENDINGS
 
 
 @dataclass(slots=True)
@@ -145,8 +146,7 @@ class View(EngineIndex):
     @property
     def open(self) -> int:
         """Trajectories submitted and not ended."""
-        endings = ("trained", "rejected", "filtered", "failed", "cancelled")
-        return self.ledger["submitted"] - sum(self.ledger[e] for e in endings)
+        return self.ledger["submitted"] - sum(self.ledger[e] for e in ENDINGS)
 
     @property
     def open_ids(self) -> list[int]:

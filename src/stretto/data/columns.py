@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.data.arrays import Array
+from stretto.data.modes import Finish
 from stretto.data.records import UNRECORDED, padded_records
 from stretto.data.schema import RECORD, Columns
 from stretto.data.trajectory import Completion, Trajectory
@@ -174,6 +175,6 @@ def unpack_completions(columns: Columns) -> list[tuple[int, Completion]]:
                 offsets[name] = o + length
         out.append(
             (request, Completion(columns["tokens"][s], columns["logprobs"][s], columns["entropy"][s],
-                                 columns["versions"][s], finish[row], records))
+                                 columns["versions"][s], Finish(finish[row]), records))
         )  # fmt: skip
     return out

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.data.arrays import Array
+from stretto.data.modes import Finish
 from stretto.data.records import padded_records
 from stretto.kernel.errors import DataError, InvariantError
 
@@ -36,15 +37,15 @@ class Completion:
     """Tokens that an engine sampled for one request.
 
     ``tokens``, ``versions`` [n] int; ``logprobs`` [n] log-probability under the distribution really sampled from;
-    ``entropy`` [n] nats, of that distribution, NaN where the engine records none; ``finish`` is ``stop``, ``length`` or
-    ``aborted``; ``records`` holds optional per-token arrays ([n, K]), each an increment like ``tokens``.
+    ``entropy`` [n] nats, of that distribution, NaN where the engine records none; ``finish`` says why it
+    ends; ``records`` holds optional per-token arrays ([n, K]), each an increment like ``tokens``.
     """
 
     tokens: Ints
     logprobs: Floats
     entropy: Floats
     versions: Ints
-    finish: str
+    finish: Finish
     records: dict[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

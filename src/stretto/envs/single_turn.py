@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stretto.data.modes import Finish
 from stretto.data.trajectory import Ints, Trajectory
 from stretto.envs.base import Client, LateClient, Task
 from stretto.envs.graders import Exact, spelt
@@ -41,7 +42,7 @@ class SingleTurn:
         transcript = client.transcript()
         transcript.observe(task.prompt)
         completion = await client.generate(transcript)
-        finished = completion.finish == "stop"
+        finished = completion.finish == Finish.STOP
         result = await self.judge(client, task, self.answered(completion.tokens, finished))
         return transcript.finish(
             result.reward, terminated=finished, truncated=not finished,

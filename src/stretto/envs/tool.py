@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import ClassVar, Literal
 
 from stretto.data.counter import mix
+from stretto.data.modes import Finish
 from stretto.data.trajectory import Ints, Trajectory, Transcript
 from stretto.envs.arithmetic import Operator
 from stretto.envs.base import ENVIRONMENTS, Client, Task
@@ -106,7 +107,7 @@ class ToolAgent(HeldOut):
         for turn in range(self.max_calls + 1):
             completion = await client.generate(transcript, stop=self._stop)
             text = self._written(completion.tokens)
-            if completion.finish != "stop":
+            if completion.finish != Finish.STOP:
                 return self._cut(transcript, "token limit")
             if "]" not in text:
                 result = await self._score(client, task, text)

@@ -18,6 +18,7 @@ import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -105,6 +106,8 @@ def type_text(annotation: object, metadata: Sequence[object] = ()) -> str:
         return type_text(inner[0], [*more, *metadata])
     if origin is typing.Literal:
         return " or ".join(f"`{choice}`" for choice in inner)
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return " or ".join(f"`{choice}`" for choice in annotation)
     if origin in (typing.Union, types.UnionType):
         parts = [type_text(part, metadata if part is not type(None) else ()) for part in inner]
         return " or ".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -81,6 +82,8 @@ def _fits(value: object, hint: object) -> bool:
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     assert isinstance(hint, type), hint
+    if issubclass(hint, StrEnum):
+        return value in tuple(hint)
     return isinstance(value, hint) and not isinstance(value, bool)
 
 
@@ -96,5 +99,7 @@ def say(hint: object) -> str:
     if is_typeddict(hint):
         assert isinstance(hint, type)
         return "{" + ", ".join(f.name for f in fields_of(hint)) + "}"
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return " or ".join(hint)
     words = {int: "whole number", float: "number", str: "text", bool: "true or false", NoneType: "null"}
     return words[hint]  # type: ignore[index]

@@ -19,6 +19,9 @@ class Ending(StrEnum):
     """Nobody needs it any more: the run ends."""
 
 
+ENDINGS = tuple(ending.value for ending in Ending)
+
+
 class Timed(TypedDict):
     """What every event has beside its name ``e``."""
 
@@ -117,7 +120,7 @@ class TrajEnd(Timed):
 
     e: Literal["TrajEnd"]
     traj: list[int]
-    ending: Annotated[str, "rejected, filtered, failed or cancelled"]
+    ending: Annotated[Ending, "rejected, filtered, failed or cancelled"]
     reason: str
     tokens: Annotated[int, "of the policy, lost"]
     group: NotRequired[int]

@@ -30,7 +30,8 @@ from pathlib import Path
 
 from stretto.control.guarantees import Guarantee
 from stretto.kernel.logfile import MALFORMED, Event, stream_events
-from stretto.observe.checker_state import ENDINGS, SLACK_S, CheckResult, Violation, some
+from stretto.kernel.trajectory_events import ENDINGS
+from stretto.observe.checker_state import SLACK_S, CheckResult, Violation, some
 from stretto.observe.checker_steps import StepRules
 from stretto.observe.checker_work import WorkRules
 from stretto.observe.checker_workers import WorkerRules

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stretto.kernel.logfile import Event
+from stretto.kernel.trajectory_events import ENDINGS
 
 SLACK_S = 2e-6
 """Times are rounded to microseconds, each on its own."""
@@ -15,7 +16,6 @@ REMEMBERED = 1 << 16
 """Ended trajectories that are known one by one; of older ones their groups are, so that a log may be of any length."""
 VERSIONS = 256
 """Versions that no open trajectory can have any more are forgotten once there are so many of them."""
-ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from stretto.control.guarantees import Guarantee
 from stretto.data.identity import Role
 from stretto.kernel.logfile import Event
-from stretto.observe.checker_state import ENDINGS, SLACK_S, Engine, Group, Open, Rules, some
+from stretto.kernel.trajectory_events import ENDINGS
+from stretto.observe.checker_state import SLACK_S, Engine, Group, Open, Rules, some
 
 
 class WorkRules(Rules):

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.live import Live
 
 from stretto.kernel.logfile import Event
+from stretto.kernel.trajectory_events import ENDINGS
 from stretto.observe.forecast import FirstBatch, clock
 from stretto.observe.health import Health
 from stretto.observe.panel import Shown, num, render
-from stretto.observe.tally import ENDINGS, Row
+from stretto.observe.tally import Row
 from stretto.observe.terminal import Terminal
 
 Mode = Literal["auto", "rich", "plain", "off"]

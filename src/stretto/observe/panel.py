@@ -10,8 +10,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from stretto.kernel.trajectory_events import ENDINGS
 from stretto.observe.forecast import clock
-from stretto.observe.tally import ENDINGS, Row, Tally
+from stretto.observe.tally import Row, Tally
 
 BARS = "▁▂▃▄▅▆▇█"
 BESIDE = 34

@@ -11,6 +11,7 @@ from stretto.data.identity import ENGINES
 from stretto.data.variance import all_equal
 from stretto.kernel.logfile import Event
 from stretto.kernel.metrics import Metric, Section, declare
+from stretto.kernel.trajectory_events import ENDINGS
 
 Row = dict[str, Any]
 N = TypeVar("N", int, float)
@@ -36,7 +37,6 @@ OWN = declare(
     Metric(Section.STALENESS, "batch/{groups,tokens}", "groups, policy tokens", "the batch's size",
            "`prompts_per_step` groups"),
 )  # fmt: skip
-ENDINGS = ("trained", "rejected", "filtered", "failed", "cancelled")
 
 
 class Done:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stretto.data.modes import InFlight
 from stretto.kernel.errors import ConfigError, did_you_mean
-from stretto.rollout.types import IN_FLIGHT_MODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,9 +16,9 @@ class Capabilities:
     distribution that it was sampled from. Raises ``ConfigError`` for a mode that doesn't exist.
     """
 
-    in_flight: frozenset[str]
-    """What it can do with running requests when weights change (``IN_FLIGHT_MODES``): ``keep`` and ``reprefill`` are
-    updates in place, between two tokens of a request."""
+    in_flight: frozenset[InFlight]
+    """What it can do with running requests when weights change (``InFlight``, or its names): ``keep`` and
+    ``reprefill`` are updates in place, between two tokens of a request."""
     transports: frozenset[str] | None = None
     """Names of the weight transports (``weights.transport``) that it can fetch from; None: from any."""
     parts: frozenset[str] = frozenset({"merged"})
@@ -52,25 +52,25 @@ class Capabilities:
 
     def __post_init__(self) -> None:
         for mode in self.in_flight:
-            if mode not in IN_FLIGHT_MODES:
-                raise ConfigError(f"Capabilities.in_flight: {mode!r}; {did_you_mean(mode, IN_FLIGHT_MODES)}")
+            if mode not in tuple(InFlight):
+                raise ConfigError(f"Capabilities.in_flight: {mode!r}; {did_you_mean(mode, InFlight)}")
         if not self.in_flight:
-            raise ConfigError(f"Capabilities.in_flight is empty: name one at least of {', '.join(IN_FLIGHT_MODES)}")
+            raise ConfigError(f"Capabilities.in_flight is empty: name one at least of {', '.join(InFlight)}")
 
 
 IN_PROCESS = Capabilities(
-    in_flight=frozenset(IN_FLIGHT_MODES), transports=frozenset({"in-process"}), entropy=True, top_logprobs=True,
+    in_flight=frozenset(InFlight), transports=frozenset({"in-process"}), entropy=True, top_logprobs=True,
     sampled_logprobs=True, distribution=True, pinned_versions=True, partial=True, interrupt=True, move=True, pause=True,
     distance=True, virtual_time=True,
 )  # fmt: skip
 """Of our own engine in the loop's process."""
 OWN_PROCESS = Capabilities(
-    in_flight=frozenset(IN_FLIGHT_MODES), entropy=True, top_logprobs=True, sampled_logprobs=True, distribution=True,
+    in_flight=frozenset(InFlight), entropy=True, top_logprobs=True, sampled_logprobs=True, distribution=True,
     pinned_versions=True, partial=True, interrupt=True, move=True, pause=True, restarts=True, distance=True,
 )  # fmt: skip
 """Of our own engine in a process of its own."""
 MODELLED = Capabilities(
-    in_flight=frozenset(IN_FLIGHT_MODES), transports=frozenset({"in-process"}), pinned_versions=True, partial=True,
+    in_flight=frozenset(InFlight), transports=frozenset({"in-process"}), pinned_versions=True, partial=True,
     virtual_time=True,
 )  # fmt: skip
 """Of the engine in simulation: it samples numbers of tokens."""

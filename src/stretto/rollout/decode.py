@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stretto.data.arrays import Array
+from stretto.data.modes import Finish
 from stretto.models.forward import Span
 from stretto.rollout.kv import KVStore
 from stretto.rollout.noise import uniforms
@@ -241,7 +242,7 @@ class Decoder:
         if not good.all():
             self.broken += [seq for seq, ok in zip(seqs, good, strict=True) if seq and not ok]
         over, reasons = np.flatnonzero(ended & good).tolist(), stopped.tolist()
-        return [(seq, "stop" if reasons[i] else "length") for i in over if (seq := seqs[i])]
+        return [(seq, Finish.STOP if reasons[i] else Finish.LENGTH) for i in over if (seq := seqs[i])]
 
     def _logits(self, segment: Segment, at: NDArray[np.int64]) -> Tensor:
         """Logits [rows, vocab] of the next token of each row, decoded or left by the prefill."""

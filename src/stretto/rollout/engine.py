@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from stretto.data.modes import Finish, InFlight
 from stretto.data.trajectory import Completion, Ints
 from stretto.kernel.errors import ConfigError, StrettoError, WeightsError, did_you_mean
 from stretto.models.forward import Weights, build_forward
 from stretto.rollout.rows import SequenceState
 from stretto.rollout.scheduler import Scheduler
-from stretto.rollout.types import IN_FLIGHT_MODES, LEAST_TEMPERATURE, ExportedRequest, Report, Request, SamplingParams
+from stretto.rollout.types import LEAST_TEMPERATURE, ExportedRequest, Report, Request, SamplingParams
 from stretto.rollout.weight_versions import WeightVersions
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class TorchEngine:
         out = {}
         for id, seq in self._batch.seqs.items():
             if seq.row >= 0:
-                out[id] = self._batch.rows.completions([seq], ["aborted"])[0]
+                out[id] = self._batch.rows.completions([seq], [Finish.ABORTED])[0]
             elif seq.partial is not None:
                 out[id] = seq.partial
         return out
@@ -185,7 +186,7 @@ class TorchEngine:
     def abort(self, ids: Sequence[int]) -> list[tuple[int, Completion]]:
         """Stop these requests; what they have so far comes back with finish ``aborted``. Ids that aren't here
         have finished and are skipped."""
-        out = [(seq.request.id, self._batch.take(seq, "aborted")) for seq in self._batch.find(dict.fromkeys(ids))]
+        out = [(seq.request.id, self._batch.take(seq, Finish.ABORTED)) for seq in self._batch.find(dict.fromkeys(ids))]
         self._batch.collect()
         return out
 
@@ -227,7 +228,7 @@ class TorchEngine:
     def _refuse(self, broken: list[SequenceState]) -> None:
         names = [f"request {seq.request.id} (version {seq.version})" for seq in broken]
         for seq in broken:
-            self._batch.take(seq, "aborted")
+            self._batch.take(seq, Finish.ABORTED)
         for row, length in enumerate(self._batch.rows.length):  # a stale NaN would reach a row that masks it: 0 * NaN
             self._batch.kv.wipe(row, max(int(length) - 1, 0))
         self._batch.collect()
@@ -252,7 +253,7 @@ class TorchEngine:
             k, v = self._batch.kv.read(seq.row, int(self._batch.rows.length[seq.row]) - 1)
             k = self._held.newest.public_keys(k)
             keys, values = ((t.float() if t.dtype is torch.bfloat16 else t).numpy() for t in (k, v))
-        state = ExportedRequest(seq.request, self._batch.take(seq, "aborted"), version, keys, values)
+        state = ExportedRequest(seq.request, self._batch.take(seq, Finish.ABORTED), version, keys, values)
         self._batch.collect()
         return state
 
@@ -280,7 +281,7 @@ class TorchEngine:
         self._batch.enqueue(seq)
 
     @torch.inference_mode()
-    def load(self, version: int, weights: Weights, in_flight: str = "keep") -> list[tuple[int, Completion]]:
+    def load(self, version: int, weights: Weights, in_flight: InFlight = InFlight.KEEP) -> list[tuple[int, Completion]]:
         """Swap to ``version`` between two steps. ``weights``: the parameters that changed, by Transformers name.
 
         ``in_flight`` rules requests that have started and name no version: ``keep`` (their cache stays),
@@ -290,28 +291,28 @@ class TorchEngine:
         unknown names or wrong shapes, ``StrettoError`` for a version that goes back while requests are here;
         nothing has changed then.
         """
-        if in_flight not in IN_FLIGHT_MODES:
-            raise ConfigError(f"engine: in_flight = {in_flight!r}; {did_you_mean(in_flight, IN_FLIGHT_MODES)}")
+        if in_flight not in tuple(InFlight):
+            raise ConfigError(f"engine: in_flight = {in_flight!r}; {did_you_mean(in_flight, InFlight)}")
         if self.version is not None and version <= self.version and (self._batch.seqs or self._held.kept):
             raise WeightsError(f"engine: version {version} can't follow {self.version} while requests are here")
         self._held.newest.check(weights)
         started = [seq for seq in self._batch.seqs.values() if seq.started]
-        if in_flight == "drain" and started:
+        if in_flight == InFlight.DRAIN and started:
             raise StrettoError(
                 f"engine: {len(started)} requests still run, so version {version} can't load with in_flight = "
                 "'drain'; hold admission and advance until none runs"
             )
         aborted = []
-        if in_flight == "abort":
-            aborted = [(seq.request.id, self._batch.take(seq, "aborted")) for seq in started]
+        if in_flight == InFlight.ABORT:
+            aborted = [(seq.request.id, self._batch.take(seq, Finish.ABORTED)) for seq in started]
             started = []
-        moving = [seq for seq in started if seq.request.version is None and in_flight != "pin"]
+        moving = [seq for seq in started if seq.request.version is None and in_flight != InFlight.PIN]
         changed = {seq.request.id for seq in moving}
         staying = {seq.version for i, seq in self._batch.seqs.items() if i not in changed}
-        self._held.advance(version, weights, self.version in staying, self._keeps or in_flight == "pin")
+        self._held.advance(version, weights, self.version in staying, self._keeps or in_flight == InFlight.PIN)
         for seq in moving:
             seq.version = version
-        if in_flight == "reprefill":
+        if in_flight == InFlight.REPREFILL:
             self._batch.reprefill(moving)
         self._batch.dirty = True
         self._batch.collect()

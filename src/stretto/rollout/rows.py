@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from stretto.data.modes import Finish
 from stretto.data.arrays import Array
 from stretto.data.trajectory import Completion
 from stretto.rollout.noise import uniforms
@@ -101,7 +102,7 @@ class Rows:
             self.records[name] = held = wider
         return held
 
-    def completions(self, seqs: Sequence[SequenceState], finishes: Sequence[str]) -> list[Completion]:
+    def completions(self, seqs: Sequence[SequenceState], finishes: Sequence[Finish]) -> list[Completion]:
         """What these sequences have sampled so far: copies, which share their memory with each other."""
         rows = np.array([seq.row for seq in seqs])
         starts, ends = np.array([len(seq.request.tokens) for seq in seqs]), self.length[rows]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
+from stretto.data.modes import Finish
 from stretto.data.trajectory import Completion
 from stretto.rollout.decode import Decoder
 from stretto.rollout.kv import KVStore
@@ -49,7 +50,7 @@ class Scheduler:
         """The sequences that are here; other ids have finished."""
         return [self.seqs[i] for i in ids if i in self.seqs]
 
-    def take(self, seq: SequenceState, finish: str) -> Completion:
+    def take(self, seq: SequenceState, finish: Finish) -> Completion:
         """Remove a sequence from the engine and return its completion."""
         if seq.row >= 0:
             return self.finish([seq], [finish])[0][1]
@@ -60,7 +61,7 @@ class Scheduler:
         part = seq.partial
         return Completion(part.tokens, part.logprobs, part.entropy, part.versions, finish, part.records)
 
-    def finish(self, seqs: Sequence[SequenceState], finishes: Sequence[str]) -> list[tuple[int, Completion]]:
+    def finish(self, seqs: Sequence[SequenceState], finishes: Sequence[Finish]) -> list[tuple[int, Completion]]:
         """Remove sequences that have rows; their ids and completions."""
         ids = [seq.request.id for seq in seqs]
         completions = self.rows.completions(seqs, finishes)

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from stretto.data.arrays import Array
+from stretto.data.modes import Finish, InFlight
 from stretto.data.trajectory import Completion, Ints
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-IN_FLIGHT_MODES = ("keep", "reprefill", "drain", "abort", "pin")
 """What happens to running requests when new weights arrive; see ``docs/loop.md``."""
 
 LEAST_TEMPERATURE = 1e-3
@@ -157,7 +157,7 @@ class Engine(Protocol):
 
     def import_(self, state: ExportedRequest) -> None: ...
 
-    def load(self, version: int, weights: Mapping[str, Tensor], in_flight: str) -> list[tuple[int, Completion]]:
+    def load(self, version: int, weights: Mapping[str, Tensor], in_flight: InFlight) -> list[tuple[int, Completion]]:
         """Swap to ``version`` between two steps; returns what the swap aborted (mode ``abort``)."""
         ...
 
@@ -168,4 +168,6 @@ class Engine(Protocol):
 
 def empty_completion(dtype: DTypeLike = np.float32) -> Completion:
     """A completion of no tokens, as an aborted request that had not started."""
-    return Completion(np.zeros(0, np.int32), np.zeros(0, dtype), np.zeros(0, dtype), np.zeros(0, np.int32), "aborted")
+    return Completion(
+        np.zeros(0, np.int32), np.zeros(0, dtype), np.zeros(0, dtype), np.zeros(0, np.int32), Finish.ABORTED
+    )

@@ -124,7 +124,7 @@ def build_engine(policy: Trained, eos_ids: Sequence[int], max_model_len: int, ma
         learner = build_learner(policy.directory, config, config.max_steps)
         learner.load(policy.checkpoint)
         weights = learner.weights()
-    engine.load(0, weights, "keep")
+    engine.load(0, weights)
     return engine
 
 

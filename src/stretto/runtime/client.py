@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stretto.data.counter import mix
+from stretto.data.modes import Finish
 from stretto.data.trajectory import Completion, Transcript, join
 from stretto.kernel.clock import Sleep
 from stretto.kernel.errors import DataError, InvariantError, did_you_mean
@@ -138,7 +139,7 @@ class RolloutClient:
         partial: Completion | None = None
         if self.replay:
             partial = self.replay.pop(0)
-            if partial.finish != "aborted":
+            if partial.finish != Finish.ABORTED:
                 return self._accept(transcript, partial)
         prompt = transcript.tokens()
         if not len(prompt):
@@ -157,7 +158,7 @@ class RolloutClient:
                 engine.pool.cancel(request.id)
                 raise
             partial = join(partial, completion) if partial is not None else completion
-            if completion.finish != "aborted":
+            if completion.finish != Finish.ABORTED:
                 return self._accept(transcript, partial)
 
     def _newest(self, partial: Completion | None) -> int:

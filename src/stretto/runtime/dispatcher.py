@@ -10,9 +10,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from stretto.data.modes import InFlight
 from stretto.data.trajectory import Completion
 from stretto.kernel.components import said_where
 from stretto.kernel.errors import ConfigError, StrettoError, cause, did_you_mean
+from stretto.kernel.trajectory_events import Ending
 from stretto.pool.group import Group
 from stretto.pool.pool import Pool
 from stretto.runtime.client import RolloutClient
@@ -126,7 +128,7 @@ class Dispatcher:
     def pin_on(self, engine: PooledEngine) -> int | None:
         """The version to which a group that starts on this engine now is pinned, if it is."""
         pin = self._ctx.rules.version_pinning.assign(self._ctx.view, engine.name)
-        return engine.version if pin is None and self._c.control.in_flight == "pin" else pin
+        return engine.version if pin is None and self._c.control.in_flight == InFlight.PIN else pin
 
     def _change_roles(self) -> None:
         ctx = self._ctx
@@ -186,7 +188,7 @@ class Dispatcher:
         """End what the pool rule rejects."""
         ctx = self._ctx
         for group in self.pool.take(list(ctx.rules.pool.evict(ctx.view))):
-            self.end_group(group.id, group.ids, group.policy_steps, "rejected", "control.pool")
+            self.end_group(group.id, group.ids, group.policy_steps, Ending.REJECTED, "control.pool")
 
     def end_group(self, group: int, ids: Sequence[int], tokens: int, ending: str, reason: str) -> None:
         """Log the end of a whole group that doesn't train: of these trajectories, with so many tokens sampled."""
@@ -197,11 +199,11 @@ class Dispatcher:
         """End everything that is open as cancelled."""
         self.groups.cancel_all(reason)
         for group in self.pool.take([g.id for g in self.pool.groups()]):
-            self.end_group(group.id, group.ids, group.policy_steps, "cancelled", reason)
+            self.end_group(group.id, group.ids, group.policy_steps, Ending.CANCELLED, reason)
         training = self._ctx.view.open_ids
         if training:
             tokens = sum(group.policy_steps for group in self.training)
-            self._ctx.log.emit("TrajEnd", traj=training, ending="cancelled", reason=reason, tokens=tokens)
+            self._ctx.log.emit("TrajEnd", traj=training, ending=Ending.CANCELLED, reason=reason, tokens=tokens)
         if self._ctx.late is not None:
             self._ctx.late.abandon(reason)
 

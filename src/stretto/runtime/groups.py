@@ -22,6 +22,7 @@ from stretto.envs.verifiers import normalize
 from stretto.kernel.errors import ConfigError, InvariantError
 from stretto.kernel.events import EventLog, version_runs
 from stretto.kernel.timeout_queue import TimeoutQueue
+from stretto.kernel.trajectory_events import Ending
 from stretto.pool.group import Group
 from stretto.runtime.client import RolloutClient
 from stretto.runtime.failures import Failures
@@ -229,7 +230,7 @@ class Groups:
     def _fail(self, group: RunningGroup, member: Member, reason: str, tokens: int) -> None:
         member.result = None
         group.reasons[reason] += 1
-        self._log.emit("TrajEnd", traj=[member.trajectory], ending="failed", reason=reason, tokens=tokens)
+        self._log.emit("TrajEnd", traj=[member.trajectory], ending=Ending.FAILED, reason=reason, tokens=tokens)
 
     def _close_member(self, group: RunningGroup, member: Member) -> None:
         member.over = True
@@ -283,12 +284,12 @@ class Groups:
         valid.sort(key=_id)
         if len(valid) < self._limits.least_valid:
             reason = f"group {group.id} has {len(valid)} valid members, {self._limits.least_valid} are needed"
-            self._end_group(group, valid, "failed", reason)
+            self._end_group(group, valid, Ending.FAILED, reason)
             self._failed(group.id, reason, group.reasons)
             return
         dropped = self._rules.filter.drop([float(t.reward) for t in valid if t.reward is not None])
         if dropped is not None:
-            self._end_group(group, valid, "filtered", dropped)
+            self._end_group(group, valid, Ending.FILTERED, dropped)
             self._failed(group.id, "", Counter({dropped: 1}))
             return
         version = self._version()
@@ -314,7 +315,7 @@ class Groups:
                 elif member.result is not None:
                     ids.append(member.trajectory)
                     tokens += member.result.policy_tokens
-            self._log.emit("TrajEnd", traj=ids, ending="cancelled", reason=reason, tokens=tokens, group=group.id,
+            self._log.emit("TrajEnd", traj=ids, ending=Ending.CANCELLED, reason=reason, tokens=tokens, group=group.id,
                            group_over=True)  # fmt: skip
             self._redeem(group)
         self.running.clear()

@@ -29,6 +29,7 @@ from safetensors.numpy import load, save
 
 from stretto.config.schema import RunConfig
 from stretto.data.columns import concatenate, pack, pack_completions, unpack, unpack_completions
+from stretto.data.modes import Finish
 from stretto.data.schema import Columns
 from stretto.data.trajectory import Completion
 from stretto.kernel.errors import CheckpointError, StrettoError
@@ -42,7 +43,7 @@ from stretto.runtime.saved import SavedGroup, late_rewards, ready_groups, runnin
 
 FORMAT = 4
 """2: late rewards. 3: today's names of records and settings. 4: trajectories are numbered through the run."""
-_FINISH = ("stop", "length", "aborted")
+_FINISH = (Finish.STOP, Finish.LENGTH, Finish.ABORTED)
 _NAME = re.compile(r"step-(\d+)(?:\.(\d+))?$")
 _OLD = "old_logprobs.safetensors"
 

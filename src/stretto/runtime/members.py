@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 
+from stretto.data.modes import Finish
 from stretto.data.trajectory import Completion, Trajectory, join
 from stretto.envs.base import Task
 from stretto.runtime.client import RolloutClient
@@ -80,7 +81,7 @@ def snapshot_member(member: Member, partial_completions: dict[int, Completion]) 
         parts = [p for p in (earlier, now) if p is not None and len(p.tokens)]
         if parts:
             whole = parts[0] if len(parts) == 1 else join(*parts)
-            completions.append(Completion(whole.tokens, whole.logprobs, whole.entropy, whole.versions, "aborted",
+            completions.append(Completion(whole.tokens, whole.logprobs, whole.entropy, whole.versions, Finish.ABORTED,
                                           whole.records))  # fmt: skip
     return completions
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from stretto.kernel.clock import VirtualLoop
 from stretto.kernel.errors import StrettoError, WorkerError
+from stretto.kernel.trajectory_events import ENDINGS
 from stretto.runtime.context import Outcome, RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.manifest import Restored
@@ -251,8 +252,7 @@ class Orchestrator:
         for engine in self._engines:
             engine.flush_busy()
         view = self._ctx.view
-        endings = ("submitted", "trained", "rejected", "filtered", "failed", "cancelled")
-        ledger = {name: view.ledger[name] for name in endings}
+        ledger = {name: view.ledger[name] for name in ("submitted", *ENDINGS)}
         late = {} if self._ctx.late is None else {"late": self._ctx.late.queue.counts}
         self._ctx.log.emit("RunEnd", reason=reason, ledger={**ledger, "open": view.open}, **late)
         self._ctx.log.flush()

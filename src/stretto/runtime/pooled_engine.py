@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from stretto.data.identity import Role
+from stretto.data.modes import InFlight
 from stretto.data.trajectory import Completion
 from stretto.kernel.errors import InvariantError, WorkerError
 from stretto.kernel.events import EventLog
@@ -265,7 +266,7 @@ class PooledEngine:
         await self.handle.start()
         self.up()
 
-    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: InFlight) -> Loaded:
         """Swap weights between two steps."""
         loaded = await self.handle.load(weights, in_flight)
         if self.version != loaded.version:  # a handle may tell so itself, before anything else happens

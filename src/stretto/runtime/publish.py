@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from stretto.config.deadlines import Deadlines
 from stretto.control.hooks import Publish
 from stretto.control.view import View
+from stretto.data.modes import InFlight
 from stretto.kernel.clock import VirtualLoop
 from stretto.kernel.errors import WorkerError
 from stretto.kernel.events import EventLog
@@ -35,7 +36,7 @@ class Publisher:
         log: EventLog,
         waits: Waits,
         deadlines: Deadlines,
-        in_flight: str,
+        in_flight: InFlight,
         limit: int,
         published: Callable[[StagedWeights, float], None],
         release: Callable[[StagedWeights], None],
@@ -47,7 +48,7 @@ class Publisher:
         self._published, self._release = published, release
         self._changed, self._fatal = changed, fatal
         self._waits, self._warn = waits, not isinstance(asyncio.get_running_loop(), VirtualLoop)
-        drains = in_flight == "drain"  # what runs may take to its end before the load begins
+        drains = in_flight == InFlight.DRAIN  # what runs may take to its end before the load begins
         self._load_s = deadlines.publish_s + (deadlines.rollout_s if drains else 0.0)
         self._setting = "publish_s + deadlines.rollout_s" if drains else "publish_s"
         self._newest: StagedWeights | None = None

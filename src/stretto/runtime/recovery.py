@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from stretto.data.modes import InFlight
 from stretto.data.trajectory import Completion
 from stretto.kernel.errors import CheckpointError
+from stretto.kernel.trajectory_events import Ending
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.inputs import prompt_of
@@ -55,15 +57,15 @@ def restore_groups(ctx: RunContext, dispatcher: Dispatcher, restored: Restored) 
         dispatcher.pool.add(group)
     excess = _excess(ctx, restored)
     for group in dispatcher.pool.take([g.id for g in restored.ready if g.id in excess]):
-        dispatcher.end_group(group.id, group.ids, group.policy_steps, "cancelled", "max_steps was lowered")
+        dispatcher.end_group(group.id, group.ids, group.policy_steps, Ending.CANCELLED, "max_steps was lowered")
     for saved in restored.running:
         if saved.id in excess:
-            dispatcher.end_group(saved.id, saved.ids, saved.tokens, "cancelled", "max_steps was lowered")
+            dispatcher.end_group(saved.id, saved.ids, saved.tokens, Ending.CANCELLED, "max_steps was lowered")
             continue
         task = ctx.env.task(saved.id)
         if saved.prompt != prompt_of(task):
             _other_prompt(ctx, saved)
-            dispatcher.end_group(saved.id, saved.ids, saved.tokens, "cancelled", "its prompt is another one now")
+            dispatcher.end_group(saved.id, saved.ids, saved.tokens, Ending.CANCELLED, "its prompt is another one now")
             continue
         name = ctx.rules.router.route(ctx.view, ctx.view.versions)
         assert name is not None, "all engines have a version after the first publish"
@@ -71,7 +73,7 @@ def restore_groups(ctx: RunContext, dispatcher: Dispatcher, restored: Restored) 
         assert engine.version is not None
         # a pinned trajectory can't go on under another version: it starts over, promised one that is there
         pin = None
-        if saved.pin is not None or ctx.config.control.in_flight == "pin":
+        if saved.pin is not None or ctx.config.control.in_flight == InFlight.PIN:
             pin = dispatcher.pin_on(engine)
         left = saved if saved.pin is None else saved.from_scratch()
         fresh = not left.done and not any(m.completions for m in left.open)

@@ -11,6 +11,7 @@ import numpy as np
 from stretto.data.schema import Columns
 from stretto.kernel.errors import DeadlockError, InvariantError
 from stretto.kernel.metrics import Metric, Section, declare, joined
+from stretto.kernel.trajectory_events import Ending
 from stretto.learner.result import StepResult
 from stretto.pool.group import Group
 from stretto.pool.pool import columns_of
@@ -150,7 +151,7 @@ class TrainLoop:
     def _skipped(self, ids: list[int], tokens: int, stepped: StepResult) -> None:
         """The gradient wasn't finite: weights as before, the batch is lost. Too many in a row end the learner."""
         self._ctx.log.emit("Fault", where="learner", what=stepped.reason)
-        self._ctx.log.emit("TrajEnd", traj=ids, ending="failed", reason="non-finite gradient: "
+        self._ctx.log.emit("TrajEnd", traj=ids, ending=Ending.FAILED, reason="non-finite gradient: "
                          "the step was skipped", tokens=tokens)  # fmt: skip
 
     def _describe(self) -> str:

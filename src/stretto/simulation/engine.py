@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stretto.config.simulation import Simulation
+from stretto.data.modes import Finish
 from stretto.data.trajectory import Completion, Ints
 from stretto.kernel.errors import ConfigError, InvariantError
 from stretto.rollout.types import Request
@@ -55,7 +56,7 @@ def _whole(version: int, n: int) -> Completion:
     if found is None:
         if len(lengths) >= 4096:
             lengths.clear()
-        found = lengths[n] = Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], versions, "stop")
+        found = lengths[n] = Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], versions, Finish.STOP)
     return found
 
 
@@ -179,7 +180,7 @@ class SimulatedEngine:
                     version, length = row.version, row.length
                     out.append((request, _whole(version, length)))
                 else:
-                    out.append((request, self._completion(row, row.length, "stop")))
+                    out.append((request, self._completion(row, row.length, Finish.STOP)))
         return out
 
     def load(self, now: float, version: int, pause_s: float) -> list[tuple[int, Completion]]:
@@ -188,7 +189,7 @@ class SimulatedEngine:
         self._time = max(self._time, now) + pause_s
         aborted = []
         if self._in_flight == "abort":
-            aborted = [(i, self._completion(row, self._sampled(row), "aborted")) for i, row in self.rows.items()]
+            aborted = [(i, self._completion(row, self._sampled(row), Finish.ABORTED)) for i, row in self.rows.items()]
             self.rows.clear()
             self._heap.clear()
         elif self._in_flight == "reprefill":
@@ -215,7 +216,7 @@ class SimulatedEngine:
     def snapshot(self, now: float) -> dict[int, Completion]:
         """What running requests have sampled so far."""
         self._progress(now)
-        return {i: self._completion(row, self._sampled(row), "aborted") for i, row in self.rows.items()}
+        return {i: self._completion(row, self._sampled(row), Finish.ABORTED) for i, row in self.rows.items()}
 
     def _progress(self, now: float) -> None:
         if now <= self._time:
@@ -239,7 +240,7 @@ class SimulatedEngine:
     def _sampled(self, row: _Row) -> int:
         return min(row.length, max(0, math.floor(self._v - row.start + 1e-9)))
 
-    def _completion(self, row: _Row, n: int, finish: str) -> Completion:
+    def _completion(self, row: _Row, n: int, finish: Finish) -> Completion:
         since = row.loads - self._forgotten
         if since == len(self._loads) or self._in_flight == "pin" or row.request.version is not None:
             versions = _constant(row.version, n)

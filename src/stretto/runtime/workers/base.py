@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from stretto.data.modes import InFlight
 from stretto.data.schema import Columns
 from stretto.data.totals import Totals
 from stretto.data.trajectory import Completion
@@ -112,9 +113,9 @@ class EngineHandle(ABC):
         """Stop requests whose answers nobody needs. Ids that aren't here have finished."""
 
     @abstractmethod
-    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: InFlight) -> Loaded:
         """Fetch these weights and serve them from between two steps on; ``in_flight``: what becomes of running
-        requests (``rollout.types.IN_FLIGHT_MODES``). Raises ``WeightsError`` if they aren't what was staged: the old
+        requests (``InFlight``). Raises ``WeightsError`` if they aren't what was staged: the old
         version stays then."""
 
     @abstractmethod

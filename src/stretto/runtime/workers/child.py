@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.data.identity import Role
+from stretto.data.modes import InFlight
 from stretto.kernel.child import die_with_parent, leave_signals_to_parent
 from stretto.kernel.errors import ConfigError, StrettoError
 from stretto.runtime.workers.requests import unpack_requests
@@ -125,7 +126,7 @@ class _EngineProcess(_Process):
             keep_versions=spec["keep_versions"],
         )  # fmt: skip
         self.steps = spec["engine"].decode_steps
-        self.pending_load: tuple[int | None, StagedWeights, str] | None = None
+        self.pending_load: tuple[int | None, StagedWeights, InFlight] | None = None
         self.paused = False
         self.spans: list[list[Any]] = []
         self.first: list[int] = []
@@ -210,7 +211,7 @@ class _EngineProcess(_Process):
         elif kind == "load":
             _, staged, in_flight = message
             self.pending_load = (self.number, staged, in_flight)
-            if in_flight == "drain" and self.engine.running:
+            if in_flight == InFlight.DRAIN and self.engine.running:
                 self.engine.hold_admission(True)
             else:
                 self.swap()

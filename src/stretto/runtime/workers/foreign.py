@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import TypeVar
 
 from stretto.config.deadlines import Deadlines
+from stretto.data.modes import InFlight
 from stretto.data.trajectory import Completion
 from stretto.kernel.components import said_where
 from stretto.kernel.errors import StrettoError, WorkerError
@@ -116,7 +117,7 @@ class ForeignEngine(EngineHandle):
         self._sink.ended(ids)
         self._inner.abort(ids)
 
-    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: InFlight) -> Loaded:
         """Swap weights; whoever publishes them has the deadline."""
         return await self._named(self._inner.load(weights, in_flight), "loading weights")
 

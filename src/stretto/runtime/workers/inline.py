@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from stretto.data.modes import InFlight
 from stretto.data.schema import Columns
 from stretto.data.totals import Totals
 from stretto.data.trajectory import Completion
@@ -68,7 +69,7 @@ class InlineEngine(EngineHandle):
         self._work = asyncio.Event()
         self._advancing = asyncio.Lock()
         self._paused = False
-        self._loads: list[tuple[asyncio.Future[Loaded], StagedWeights, str]] = []
+        self._loads: list[tuple[asyncio.Future[Loaded], StagedWeights, InFlight]] = []
         self._driver = asyncio.get_running_loop().create_task(self._drive(), name=f"{name} driver")
 
     def add(self, requests: Sequence[Request]) -> None:
@@ -106,7 +107,7 @@ class InlineEngine(EngineHandle):
     async def start(self) -> None:
         """It is there."""
 
-    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: InFlight) -> Loaded:
         """Swap weights before the next advance."""
         future: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self._loads.append((future, weights, in_flight))
@@ -169,7 +170,7 @@ class InlineEngine(EngineHandle):
     async def _swap(self) -> None:
         future, weights, in_flight = self._loads.pop(0)
         version, loop = weights.version.number, asyncio.get_running_loop()
-        if in_flight == "drain":
+        if in_flight == InFlight.DRAIN:
             self._engine.hold_admission(True)
             while self._engine.running:
                 await self._advance()

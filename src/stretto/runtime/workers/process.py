@@ -11,6 +11,7 @@ from typing import Any
 
 from stretto.data.columns import unpack_completions
 from stretto.data.identity import Role
+from stretto.data.modes import InFlight
 from stretto.data.schema import Columns
 from stretto.data.totals import Totals
 from stretto.data.trajectory import Completion
@@ -98,7 +99,7 @@ class ProcessEngine(EngineHandle):
         """Go on with a request of another engine."""
         await self._ask(("import", state), f"taking over request {state.request.id}")
 
-    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: InFlight) -> Loaded:
         """Swap weights between two steps; verified by the child against the checksum."""
         child, asked = self._child, weights.version.number
         version, seconds = await child.call(("load", weights, in_flight))

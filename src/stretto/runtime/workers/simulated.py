@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from stretto.data.modes import InFlight
 from stretto.data.trajectory import Completion
 from stretto.kernel.clock import Sleep
 from stretto.rollout.capabilities import MODELLED
@@ -55,10 +56,10 @@ class SimulatedEngineHandle(EngineHandle):
         """Nobody will ask for these versions."""
         self._engine.free(versions)
 
-    async def load(self, weights: StagedWeights, in_flight: str) -> Loaded:
+    async def load(self, weights: StagedWeights, in_flight: InFlight) -> Loaded:
         """Pause for ``simulation.publish_s``, then go on with the new version."""
         version = weights.version.number
-        if in_flight == "drain" and self._engine.running:
+        if in_flight == InFlight.DRAIN and self._engine.running:
             self._draining = self._loop.create_future()
             await self._draining
             self._draining = None
