@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from stretto.data.modes import InFlight
 from stretto.kernel.events import read_events
 from stretto.kernel.logfile import find_log
 from stretto.observe.samples import read_samples
-from stretto.data.modes import InFlight
 
 from .runs import assert_clean, exit_code, forked, last_json, start, train
 from .sleepy import Sleepy

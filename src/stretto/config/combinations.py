@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
 from stretto.data.modes import InFlight
 
 if TYPE_CHECKING:

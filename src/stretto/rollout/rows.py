@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from stretto.data.modes import Finish
 from stretto.data.arrays import Array
+from stretto.data.modes import Finish
 from stretto.data.trajectory import Completion
 from stretto.rollout.noise import uniforms
 from stretto.rollout.types import Request
