@@ -5,7 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Finish(StrEnum):
+class Mode(StrEnum):
+    """A word that messages quote as the configuration spells it."""
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+class Finish(Mode):
     """Why a completion ends."""
 
     STOP = "stop"
@@ -16,7 +23,7 @@ class Finish(StrEnum):
     """It goes on as a new request with what it has."""
 
 
-class InFlight(StrEnum):
+class InFlight(Mode):
     """What becomes of running requests when an engine swaps weights (``control.in_flight``)."""
 
     KEEP = "keep"
