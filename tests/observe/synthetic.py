@@ -238,6 +238,9 @@ class Sim:
             self.version += 1
             self.step += 1
         metrics = {"grad_norm": 0.3 + self.random.random() * 0.1, "entropy": 1.5 * math.exp(-self.step / 200)}
+        for e, (_, tokens, _) in enumerate(self.busy):
+            if tokens:
+                self.tell_busy(e)
         self.emit("StepEnd", step=label, version=self.version, skipped=skipped, metrics=metrics)
         ids = [m["id"] for g in batch for m in g["valid"]]
         tokens = sum(m["tokens"] for g in batch for m in g["valid"])
@@ -271,14 +274,17 @@ class Sim:
         self.emit("Eval", version=self.version, accuracy=accuracy, reward=accuracy, n=200, start=round(self.now, 6))
 
     def flush_busy(self, e: int) -> None:
+        self.tell_busy(e)
+        self.at(0.4, self.flush_busy, e)
+
+    def tell_busy(self, e: int) -> None:
         since, tokens, _ = self.busy[e]
-        rows = min(self.max_num_seqs, sum(j["engine"] == e for j in self.running.values()))
+        rows = min(self.max_num_seqs, sum(j["engine"] == e for j in self.running.values()) or tokens)
         if rows:
             start = since + (self.now - since) * self.random.uniform(0.02, 0.15)
             self.emit("Busy", worker=f"engine-{e}", start=round(start, 6), end=round(self.now, 6), tokens=tokens,
                       prefill=tokens // 4, rows=float(rows))  # fmt: skip
         self.busy[e] = [self.now, 0, 0]
-        self.at(0.4, self.flush_busy, e)
 
 
 def synthetic(**options: Any) -> list[Event]:
