@@ -170,8 +170,7 @@ class Groups:
         log.write({
             "e": "TrajDone",
             "t": log.now(),
-            "traj": trajectory.id,
-            "group": group.id,
+            "traj": trajectory.id, "group": group.id,
             "start": log.run_time(member.start),
             "tokens": tokens,
             "length": len(trajectory.tokens),
