@@ -109,6 +109,28 @@ def test_what_failed_is_no_answer_and_later_batches_are_not_the_first() -> None:
     assert "complete" not in str(found.text(12.0))
 
 
+def test_of_the_answers_that_are_missing_as_many_fail() -> None:
+    found = forecast()
+    busy(found, 320)
+    done(found, 8, 20)
+    done(found, 8, 20, first=8, reward=None)
+    done(found, 8, 20, first=16)
+    assert found.left_s(20.0) == pytest.approx((32 - 16) * 1.5 * 20 / (480 / 10))  # one of three fails
+    assert "16 of 32 answers, 8 failed, 48 tokens/s, complete in about 10s if no larger share fails" in str(
+        found.text(20.0)
+    )
+
+
+def test_when_all_answers_fail_there_is_no_estimate() -> None:
+    found = forecast()
+    busy(found, 1000)
+    done(found, 30, 10, reward=None)
+    found({"e": "TrajEnd", "t": 0.0, "traj": [30, 31], "ending": "failed", "group": 7, "group_over": True})
+    assert found.left_s(12.0) is found.most_s(12.0) is None
+    said = "the first batch: 0 of 32 answers, 32 failed: none that ended has a valid reward"
+    assert str(found.text(12.0)).startswith(said)
+
+
 def test_a_group_that_is_ready_with_fewer_answers_needs_no_more() -> None:
     found = forecast()
     busy(found, 100)

@@ -207,3 +207,18 @@ def test_before_the_first_step_there_is_no_line_of_dashes() -> None:
     with LiveView("plain", 12, console=Console(file=out), wall=lambda: float(next(clock))) as view:
         view(START)
     assert "reward=-" not in out.getvalue()
+
+
+def test_a_resumed_run_shows_no_line_of_dashes_before_its_first_step() -> None:
+    out, clock = io.StringIO(), iter(range(0, 10**9, 10))
+    cut = next(i for i, e in enumerate(EVENTS) if e["e"] == "StepEnd" and e["step"] == 7) + 1
+    with LiveView("plain", 12, console=Console(file=out, width=300), wall=lambda: float(next(clock))) as view:
+        for event in EVENTS[:cut]:
+            view.recall(event)
+        view.progress("starting the learner")
+        view({"e": "Resumed", "t": 9.0, "version": 7, "step": 7})
+        view({"e": "WorkerUp", "t": 9.5, "worker": "engine-0", "role": "engine"})
+        assert out.getvalue() == "starting the learner\n"
+        view.on_row({"step": 8, "t": 10.0, "reward/trained/mean": 0.5})
+        view({"e": "Busy", "t": 10.0, "worker": "engine-0", "tokens": 1, "start": 9.5, "end": 10.0})
+    assert "reward=0.500" in out.getvalue()

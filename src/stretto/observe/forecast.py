@@ -39,7 +39,7 @@ class FirstBatch:
         self._running: dict[int, float] = {}  # answers that are sampled, and ``_position`` when they began
         self._position = 0.0
         """tokens of an answer that is sampled from the first second on"""
-        self._done_tokens = self._busy_tokens = self._failed = 0
+        self._done_tokens = self._busy_tokens = self._failed = self._passed = 0
         self._training: int | None = None
         self.over = False
         """The first step has ended."""
@@ -89,15 +89,16 @@ class FirstBatch:
         self._longest = max(self._longest, event["tokens"])  # of several turns
         self._done_tokens += event["tokens"]
         if event["reward"] is not None and event["tokens"]:
+            self._passed += 1
             self._valid[event["group"]] = self._valid.get(event["group"], 0) + 1
 
     def _on_traj_end(self, event: Event) -> None:
         self._leave(event["traj"])
+        if event["ending"] == "failed":
+            self._failed += len(event["traj"])
         if event.get("group_over"):
             self._valid.pop(event["group"], None)
             self._ready.discard(event["group"])
-        elif event["ending"] == "failed":
-            self._failed += len(event["traj"])
 
     def _on_ready(self, event: Event) -> None:
         self._valid[event["group"]] = len(event["traj"])
@@ -130,7 +131,7 @@ class FirstBatch:
         return self._reckon(t, [])
 
     def _reckon(self, t: float, lengths: list[int]) -> float | None:
-        if self.over or self._began is None or not self._size:
+        if self.over or self._began is None or not self._size or self._only_failures():
             return None
         made, passed = max(self._busy_tokens, self._done_tokens), t - self._began
         if not made or passed <= 0:
@@ -140,7 +141,8 @@ class FirstBatch:
         further = lifetimes(lengths, ages, self._longest)
         # with enough slots later batches decode beside the first one: of what is sampled it has its share
         now = ages[: need - have]
-        tokens = sum(map(further, now)) + (need - have - len(now)) * further(0.0)
+        again = (need - have) * self._failed / max(1, self._passed)  # of what is still needed as many fail
+        tokens = sum(map(further, now)) + (need - have - len(now) + again) * further(0.0)
         return tokens * max(1, len(ages)) / max(1, len(now)) / (made / passed)
 
     def text(self, t: float) -> str | None:
@@ -152,6 +154,8 @@ class FirstBatch:
         have, need = self._counts()
         failed = f", {self._failed} failed" if self._failed else ""
         begun, passed = f"the first batch: {have} of {need} answers{failed}", t - self._began
+        if self._only_failures():
+            return f"{begun}: none that ended has a valid reward, so when it is complete can't be said"
         left, most = self.left_s(t), self.most_s(t)
         if left is None or most is None:
             return f"{begun}, no token yet{self._advice(passed)}"
@@ -159,7 +163,11 @@ class FirstBatch:
         text = f"{begun}, {rate:,.0f} tokens/s"
         if have < need:
             text += f", complete in {self._said(have / need, left, most)}"
+            text += " if no larger share fails" if failed else ""
         return text + self._advice(passed + (most if have < _ENOUGH * need else left))
+
+    def _only_failures(self) -> bool:
+        return self._failed > 0 and not self._passed
 
     def _said(self, share: float, left: float, most: float) -> str:
         """The forecast in words; ``share``: of the answers that are there."""

@@ -236,5 +236,5 @@ class LiveView:
         if now and now != self._last:
             self._last = now
             self._print(f"t={self._shown.t:.1f}s {now}")
-        if self._said or self._shown.row:  # before the first step it would hold nothing
+        if self._shown.row:  # before the first step of this session it would hold nothing
             self._print(self.line())
