@@ -82,7 +82,8 @@ def table(model: type[BaseModel], prefix: str) -> str:
         shown = default.name if isinstance(default, Component) else default
         key = f"{prefix}{name}.name" if section is Component else f"{prefix}{name}"
         kind = "name" if section is Component else type_text(field.annotation, field.metadata)
-        rows.append(f"| `{key}` | {cell(kind)} | `{shown}` | {cell(field.description)} |")
+        given = "required" if field.is_required() else f"`{shown}`"
+        rows.append(f"| `{key}` | {cell(kind)} | {given} | {cell(field.description)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -67,6 +67,9 @@ def test_papers_lists_27(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert sum(row["status"] == "reproducible" for row in rows) >= 12
     code, out, _ = run(monkeypatch, capsys, "papers")  # in 80 columns names can still be copied
     assert {row["name"] for row in rows} | {"td-rate", "pricing-divergence"} <= set(out.split())
+    begin = " ".join(out.split("paper, claim")[0].split())
+    assert begin.startswith("These are papers on asynchronous reinforcement learning")
+    assert len(re.findall(r"[.?](?:\s|$)", begin)) == 2
 
 
 def test_reproduce_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +82,16 @@ def test_reproduce_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: p
         code, _, err = run(monkeypatch, capsys, "reproduce", *arguments)
         assert code == 1
         assert message in err
+
+
+def test_reproduce_without_a_name_lists_those_that_have_an_experiment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(monkeypatch, capsys, "reproduce")
+    named = set(re.findall(r"[a-z0-9-]+", err.split("experiment:")[1].split(". ")[0]))
+    assert code == 1
+    assert {paper.name for paper in PAPERS if paper.module} <= named
+    assert not {paper.name for paper in PAPERS if not paper.module} & named
 
 
 def fake(passed: bool) -> Any:
@@ -199,6 +212,7 @@ def test_types_are_written_as_people_write_them() -> None:
     from pydantic import Field
 
     from stretto.config.learner import LearnerConfig
+    from stretto.config.rewards import RewardFunction
     from stretto.kernel.components import type_text
 
     share = Annotated[float, Field(ge=0, lt=1)]
@@ -208,6 +222,7 @@ def test_types_are_written_as_people_write_them() -> None:
         (tuple[float, float], "two numbers"),
         (tuple[Literal["+"], ...], "list of `+`"), (share, "number, at least 0 and below 1"),
         (tuple[share, share], "two numbers, at least 0 and below 1, each"),
+        (str | list[RewardFunction] | None, "text or list of tables or nothing"),
     ]:  # fmt: skip
         assert type_text(kind) == says
     field = LearnerConfig.model_fields["warmup_steps"]

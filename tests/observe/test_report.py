@@ -135,6 +135,7 @@ def test_a_timeline_of_many_engines_stays_small() -> None:
                "rows": 3.0} for k in range(40_000)]  # fmt: skip
     data = timeline_of([*up, *events]).data()
     assert len(data["overview"]["engines"]) == MAX_ENGINES + 1
+    assert data["shown"] == "6 of 50 engines"
     for window in data["windows"]:
         assert sum(map(len, window["engines"].values())) <= MAX_SPANS
 

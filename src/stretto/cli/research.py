@@ -86,6 +86,10 @@ def papers(as_json: Json = False) -> None:
         print(json.dumps([{key: getattr(paper, key) for key in keys} for paper in PAPERS]))
         return
     shown = Table(show_header=True, box=None, padding=(0, 2))
+    out.print(
+        "These are papers on asynchronous reinforcement learning, each with its claim and where its method lives here. "
+        "`stretto reproduce NAME` runs the experiment of one that is reproducible and puts its figures beside ours.\n"
+    )
     shown.add_column("name", no_wrap=True)
     shown.add_column("paper, claim, where it lives")
     shown.add_column("status", no_wrap=True)
@@ -112,13 +116,19 @@ def reproduce(
 
     Each figure has a condition that must hold for the claim to count as reproduced; exit code 1 if one fails.
     """
-    from stretto.papers import Settings, find
+    from stretto.papers import PAPERS, Settings, find
     from stretto.papers.run import reproduce as run_one
     from stretto.papers.run import reproduce_all, table
 
     if (name is None) != every:
-        both = "" if name is None else ", not both"
-        raise ConfigError(f"which paper? Give one name (see `stretto papers`), or --all{both}")
+        if name is None:
+            known = ", ".join(
+                each for p in PAPERS if p.module for each in (p.name, *(p.parts if len(p.parts) > 1 else ()))
+            )
+            raise ConfigError(
+                f"which paper? These have an experiment: {known}. Give one name (see `stretto papers`), or --all"
+            )
+        raise ConfigError("which paper? Give one name (see `stretto papers`), or --all, not both")
     settings = Settings(seeds, first_seed, quick, lambda line: err.print(line))
     if name is not None:
         verdict = run_one(find(name), settings, figures)

@@ -205,7 +205,7 @@ class Logging(Section):
     rollouts_per_step: int = Field(4, ge=0, description="Trajectories written in full to rollouts/ per step.")
     events: Literal["gzip", "plain"] = Field(
         "gzip",
-        description="The event log: `gzip` writes events.jsonl.gz, about a thirteenth of the size (`stretto log RUN` "
-        "and zcat print it), `plain` writes events.jsonl.",
+        description="The event log: `gzip` writes events.jsonl.gz, a seventh to a thirteenth of the size "
+        "(`stretto log RUN` and zcat print it), `plain` writes events.jsonl.",
     )
     report: bool = Field(True, description="Write report.html at the end.")

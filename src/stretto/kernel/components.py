@@ -115,8 +115,10 @@ def type_text(annotation: object, metadata: Sequence[object] = ()) -> str:
         kind = inner[0] if inner else Any
         if typing.get_origin(kind) is typing.Annotated:
             return f"{_count(origin, inner)} {type_text(kind).replace('number', 'numbers', 1)}, each"
-        return f"{_count(origin, inner)} {_MANY.get(kind, type_text(kind))}"
-    if origin is dict or annotation is dict:
+        return (
+            f"{_count(origin, inner)} {'tables' if hasattr(kind, 'model_fields') else _MANY.get(kind, type_text(kind))}"
+        )
+    if origin is dict or annotation is dict or hasattr(annotation, "model_fields"):
         return "table"
     said = [f"{word} {getattr(item, name):g}" for item in metadata for name, word in _BOUNDS.items()
             if getattr(item, name, None) is not None and abs(getattr(item, name)) < 1 << 30]  # fmt: skip

@@ -11,9 +11,10 @@ function timeline() {
   choose(first);
 }
 function drawTimeline() {
-  $("timeline-lead").textContent = view
+  const few = D.timeline.shown;
+  $("timeline-lead").textContent = (few ? `${few} are shown one by one${view ? "" : "; the mean is that of all"}. ` : "") + (view
     ? "Each bar is work from start to end; a darker engine bar decodes more rows. Drag to move, + and − to zoom."
-    : "Share of time at work, the whole run in 300 columns; the environments' strip counts calls at once.";
+    : "Share of time at work, the whole run in 300 columns; the environments' strip counts calls at once.");
   chart("timeline", (el, w) => {
     const T = D.timeline, low = view ? view.low : T.begin, high = view ? view.high : T.end;
     const lanes = [];

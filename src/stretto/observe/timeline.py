@@ -251,7 +251,7 @@ class Timeline:
 
     def data(self) -> dict[str, object]:
         """``overview``: busy shares per bin of the whole run; ``windows``: spans of some steps at the run's start,
-        middle and end."""
+        middle and end; ``shown``: how many engines have a lane, in words, if not all."""
         shown = list(self._engines)[:MAX_ENGINES]
         shares = {name: whole.mean().clip(0, 1) for name, (whole, _) in self._engines.items()}
         engines = {name: shares[name].round(3).tolist() for name in shown}
@@ -263,4 +263,5 @@ class Timeline:
             "env": self._env[0].mean().round(2).tolist(),
         }
         windows = [window.data(shown) for window in self._windows]
-        return {"begin": self.begin, "end": self.end, "overview": overview, "windows": windows}
+        few = f"{len(shown)} of {len(shares)} engines" if len(shown) < len(shares) else ""
+        return {"begin": self.begin, "end": self.end, "overview": overview, "windows": windows, "shown": few}
