@@ -109,8 +109,12 @@ def test_an_interrupted_simulation_says_so_and_exits_130(tmp_path: Path) -> None
     while not (log.exists() and log.stat().st_size) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
-    _, shown = process.communicate(timeout=60)
+    result, shown = process.communicate(timeout=60)
     assert process.returncode == 130, shown
+    manifest = next(json.loads(p.read_text()) for p in tmp_path.glob("run/checkpoints/step-*/manifest.json"))
+    kept = sum(len(g["members"]) for g in manifest["running"]) + sum(g["size"] for g in manifest["ready"])
+    assert kept
+    assert f"cancelled {kept}, open 0 ({kept} of the cancelled are in the checkpoint and go on when" in result
     assert f"interrupted. The last complete checkpoint is {tmp_path}/run/checkpoints/step-" in shown
     assert f"go on with: stretto simulate --resume {tmp_path}/run" in shown
     assert "Traceback" not in shown

@@ -114,6 +114,8 @@ def _interrupted(message: str) -> None:
 
 def _show(result: Result) -> None:
     """The result for a person."""
+    from stretto.run.rundir import goes_on_with
+
     rows = {}
     evaluation = result["eval"]
     before, after = evaluation["initial_accuracy"], evaluation["accuracy"]
@@ -129,6 +131,9 @@ def _show(result: Result) -> None:
     rows["steps"] = f"{result['steps']} (version {result['version']}), {result['reason']}"
     rows["staleness"] = f"mean {stale['mean']:.2f}, max {stale['max']} versions"
     rows["ledger"] = ", ".join(f"{k} {v}" for k, v in result["ledger"].items())
+    stopped = result["reason"] == "interrupted" and not result["ledger"]["open"]
+    if stopped and (kept := goes_on_with(Path(result["run"]))):
+        rows["ledger"] += f" ({kept} of the cancelled are in the checkpoint and go on when the run is resumed)"
     rows["time"] = f"{result['wall_s']:.1f} s wall"
     if result["virtual_s"] is not None:
         rows["time"] += f", {result['virtual_s']:.1f} s virtual"

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from stretto.kernel.errors import CheckpointError, ConfigError, DataError
 from stretto.kernel.logfile import GZIP, PLAIN, stream_events
-from stretto.runtime.manifest import latest
+from stretto.runtime.manifest import latest, unfinished
 from stretto.weights.transport import DIRECTORY
 
 LOCK = ".lock"
@@ -179,6 +179,12 @@ def what_next(out: Path) -> str:
     if last is None:
         return f"There is no checkpoint yet: delete {out} or choose another out=..."
     return f"The last complete checkpoint is {last}; go on with: {resume_command(out)}"
+
+
+def goes_on_with(out: Path) -> int:
+    """Trajectories that a run which was interrupted cancelled, and goes on with when it is resumed."""
+    last = latest(out / "checkpoints")
+    return 0 if last is None else unfinished(last)
 
 
 def weights_sha256(model: Path) -> str:

@@ -231,6 +231,14 @@ def latest(directory: Path) -> Path | None:
     return complete[-1] if complete else None
 
 
+def unfinished(path: Path) -> int:
+    """Trajectories of the groups that were not trained when this checkpoint was made: a resumed run goes on with
+    them."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    members = [len(g["members"]) for g in manifest["running"]]
+    return sum(members) + sum(int(g["size"]) for g in manifest["ready"])
+
+
 def load_checkpoint(path: Path) -> Restored:
     """Read and verify a checkpoint; ``CheckpointError`` names the file that is missing, cut or changed."""
     try:
