@@ -86,7 +86,7 @@ class LateRules(Rules):
         due: dict[str, set[int]] = {"in_time": set(), "returned": set()}
         for id, late in self.waiting.items():
             late.taken = None
-            gone = self.state.closed.get(id)
+            gone = self.state.ending_of(id)
             if gone is not None and gone != "trained":
                 self.bad(f"trajectory {id} still waits for a late reward, but has ended as {gone}")
             if late.trained_at is not None and version - late.trained_at > (self.late_lifetime or 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ SLACK_S = 2e-6
 """Times are rounded to microseconds, each on its own."""
 MAX_VIOLATIONS = 1000
 """A broken log breaks everywhere; the rest is only counted."""
-REMEMBERED = 1 << 16
+REMEMBERED = 1 << 15
 """Ended trajectories that are known one by one; of older ones their groups are, so that a log may be of any length."""
 VERSIONS = 256
 """Versions that no open trajectory can have any more are forgotten once there are so many of them."""
@@ -158,14 +159,13 @@ class State:
     """id of the trajectory that was submitted last: the next one gets the next"""
     ended: int = 0
     open: dict[int, Open] = field(default_factory=dict)
-    closed: dict[int, str] = field(default_factory=dict)
-    """trajectory: how it ended; the latest ``REMEMBERED`` ones"""
+    closed: OrderedDict[int, tuple[str, Group]] = field(default_factory=OrderedDict)
+    """trajectory: how it ended, its group; the latest ``REMEMBERED`` ones, in order (the first key of a plain dict
+    takes the longer to find the more were deleted before it)"""
     endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDINGS, 0))
     groups: dict[int, Group] = field(default_factory=dict)
     over: Ranges = field(default_factory=Ranges)
     """groups of which nothing is known any more but that they were"""
-    group_of: dict[int, Group] = field(default_factory=dict)
-    """of ``closed``"""
     outstanding: int = 0
     """groups with open members"""
     ready: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
@@ -202,11 +202,10 @@ class State:
     def close(self, id: int, ending: str) -> None:
         """The trajectory ends; a ready group that has lost all its members is gone."""
         group = self.open.pop(id).group
-        self.closed[id] = ending
-        self.group_of[id] = group
+        self.closed[id] = ending, group
         group.remembered += 1
         if len(self.closed) > REMEMBERED:
-            self._forget(next(iter(self.closed)))
+            self._forget_first()
         self.ended += 1
         self.endings[ending] += 1
         group.open.discard(id)
@@ -215,16 +214,20 @@ class State:
             if ending != "trained":
                 self.ready.pop(group.id, None)
 
-    def _forget(self, id: int) -> None:
-        """A trajectory that ended long ago."""
-        group = self.group_of.pop(id)
-        del self.closed[id]
+    def _forget_first(self) -> None:
+        """The trajectory that ended the longest ago."""
+        id, (_, group) = self.closed.popitem(last=False)
         for key in [key for key in self.env_of.pop(id, ()) if key in self.env]:
             del self.env[key]
         group.remembered -= 1
         if not group.remembered and not group.open:
             del self.groups[group.id]
             self.over.add(group.id)
+
+    def ending_of(self, id: int) -> str | None:
+        """How it ended; None: it hasn't, or too long ago."""
+        found = self.closed.get(id)
+        return None if found is None else found[0]
 
     def forget_versions(self) -> None:
         """Those below what any open trajectory or engine may still have."""
@@ -282,7 +285,7 @@ class Rules:
         """The open trajectory; complains about unknown and ended ones."""
         found = self.state.open.get(id)
         if found is None:
-            ending = self.state.closed.get(id)
+            ending = self.state.ending_of(id)
             known = "has ended" if self.ended_long_ago(id) else "was never submitted"
             self.bad(f"trajectory {id} {known if ending is None else f'has ended as {ending}'}")
         return found

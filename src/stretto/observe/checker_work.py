@@ -70,7 +70,7 @@ class WorkRules(Rules):
 
     def _replaces(self, event: Event, group: Group) -> None:
         lost = event["replaces"]
-        if self.state.closed.get(lost) != "failed":
+        if self.state.ending_of(lost) != "failed":
             self.bad(f"trajectory {lost} has not failed; nothing replaces it")
         if event["version"] != group.version:
             self.bad(f"dispatched at version {event['version']}; group {group.id} was at {group.version}")
