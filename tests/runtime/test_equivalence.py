@@ -138,7 +138,8 @@ def test_a_short_last_batch_trains_as_in_the_synchronous_trainer(objective: str,
     launch(config, "rehearse")
     ours = of_run(tmp_path / "run")
     assert [len(batch) for batch in ours.batches] == [3, 3, 2]
-    assert_same(ours, synchronous(model, config, tmp_path / "model"))
+    # to rounding: the rows of the last batches may meet in the engine in other company
+    assert_same(ours, synchronous(model, config, tmp_path / "model"), ROUNDING)
 
 
 def test_inline_on_the_wall_clock_equals_the_synchronous_trainer(
