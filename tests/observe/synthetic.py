@@ -274,16 +274,17 @@ class Sim:
         self.emit("Eval", version=self.version, accuracy=accuracy, reward=accuracy, n=200, start=round(self.now, 6))
 
     def flush_busy(self, e: int) -> None:
-        self.tell_busy(e)
+        self.tell_busy(e, flush=True)
         self.at(0.4, self.flush_busy, e)
 
-    def tell_busy(self, e: int) -> None:
+    def tell_busy(self, e: int, flush: bool = False) -> None:
         since, tokens, _ = self.busy[e]
-        rows = min(self.max_num_seqs, sum(j["engine"] == e for j in self.running.values()) or tokens)
-        if rows:
-            start = since + (self.now - since) * self.random.uniform(0.02, 0.15)
+        rows = min(self.max_num_seqs, sum(j["engine"] == e for j in self.running.values()))
+        if rows or tokens:
+            idle = self.random.uniform(0.02, 0.15) if rows and flush else 0.1
+            start = since + (self.now - since) * idle
             self.emit("Busy", worker=f"engine-{e}", start=round(start, 6), end=round(self.now, 6), tokens=tokens,
-                      prefill=tokens // 4, rows=float(rows))  # fmt: skip
+                      prefill=tokens // 4, rows=float(rows or 1))  # fmt: skip
         self.busy[e] = [self.now, 0, 0]
 
 
