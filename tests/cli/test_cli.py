@@ -189,10 +189,10 @@ def test_a_run_that_fails_says_how_to_go_on(
     step = InlineLearner.step
 
     async def dies(self: InlineLearner, *arguments: Any) -> Any:
-        stepped = await step(self, *arguments)
+        stepped, staging = await step(self, *arguments)
         if stepped.version == 3:
             raise WorkerError("the learner died")
-        return stepped
+        return stepped, staging
 
     monkeypatch.setattr(InlineLearner, "step", dies)
     code, _, shown = run(

@@ -158,11 +158,3 @@ def test_the_tail_of_a_killed_run_is_whole_gzip(tmp_path: Path) -> None:
     cut_tail(path, offset)
     assert gzip.decompress((tmp_path / "events.jsonl.gz.lost-0").read_bytes()) == b'{"e":"B"}\n'
     assert gzip.decompress(path.read_bytes()) == b'{"e":"A"}\n'
-
-
-def test_the_names_of_events_are_those_that_are_explained() -> None:
-    import re
-
-    from stretto.kernel import events
-
-    assert re.findall(r"^([A-Z]\w+)  ", events.__doc__ or "", re.MULTILINE) == list(events.NAMES)

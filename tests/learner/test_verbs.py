@@ -348,6 +348,6 @@ def test_totals_are_those_that_the_learner_counts(model_dir: Path, make_columns:
 def test_a_transport_gets_the_version_and_its_weights(model_dir: Path, make_columns: Make) -> None:
     one = learner(model_dir)
     one.step(make_columns())
-    version, names = one.stage(lambda version, weights: (version.number, sorted(weights)))
+    version, names = one.stage(lambda version, weights, adapter: (version.number, sorted(weights)))
     assert version == 1
     assert names == sorted(one.weights())

@@ -74,7 +74,7 @@ def test_a_worker_is_what_it_says_and_not_what_it_is_called(
                 "simulation.env.mean=1")  # fmt: skip
     rows, events = {}, {}
     for called in ("engine-0", name):
-        monkeypatch.setattr("stretto.run.wiring.engine_names", lambda config, called=called: [called])
+        monkeypatch.setattr("stretto.run.workers.engine_names", lambda config, called=called: [called])
         out = tmp_path / called
         _, events[called] = simulate(out, *settings)
         assert_clean(events[called])
