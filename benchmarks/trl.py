@@ -85,7 +85,8 @@ def clocked(events: Sequence[Event]) -> dict[str, Any]:
     """``ends``: the clock at each step's end; ``evals``: (step, clock at its start, accuracy). The clock starts with
     the first submission and stands still during evaluations, except while the learner works."""
     start = next(e["t"] for e in events if e["e"] == "Submitted")
-    busy = sorted((e["start"], e["end"]) for e in events if e["e"] == "Busy" and e["worker"] == "learner")
+    starts = [e["t"] for e in events if e["e"] == "StepStart"]
+    busy = list(zip(starts, (e["t"] for e in events if e["e"] == "StepEnd"), strict=False))  # the last may not end
     evals = [e for e in events if e["e"] == "Eval"]
     pauses = [gap for e in evals for gap in gaps(e["start"], e["t"], busy)]
 

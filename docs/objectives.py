@@ -83,8 +83,9 @@ NEEDS = {
     "statistics": "statistics of the whole step",
     "old": "`logp_old`",
     "sampled": "recorded samples",
-    "head": "recorded likeliest tokens",
+    "top": "recorded likeliest tokens",
     "late": "late rewards",
+    "gate": "log-probabilities before the step, where advantages depend on what is rejected",
 }
 INPUTS = {"values": "with_critic", "proximal": "with_proximal", "old": "with_old", "sampled": "with_samples",
           "late": "LateRewards()"}  # fmt: skip

@@ -47,8 +47,6 @@ class Capabilities:
     """Comes up again after its death, so that its requests go on."""
     distance: bool = False
     """Tells how far its weights are from its first ones."""
-    virtual_time: bool = False
-    """Runs on a clock that jumps: it waits for nothing but this clock."""
 
     def __post_init__(self) -> None:
         for mode in self.in_flight:
@@ -61,7 +59,7 @@ class Capabilities:
 IN_PROCESS = Capabilities(
     in_flight=frozenset(InFlight), transports=frozenset({"in-process"}), entropy=True, top_logprobs=True,
     sampled_logprobs=True, distribution=True, pinned_versions=True, partial=True, interrupt=True, move=True, pause=True,
-    distance=True, virtual_time=True,
+    distance=True,
 )  # fmt: skip
 """Of our own engine in the loop's process."""
 OWN_PROCESS = Capabilities(
@@ -71,6 +69,5 @@ OWN_PROCESS = Capabilities(
 """Of our own engine in a process of its own."""
 MODELLED = Capabilities(
     in_flight=frozenset(InFlight), transports=frozenset({"in-process"}), pinned_versions=True, partial=True,
-    virtual_time=True,
 )  # fmt: skip
 """Of the engine in simulation: it samples numbers of tokens."""

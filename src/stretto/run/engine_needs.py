@@ -26,7 +26,6 @@ CAN = {
     "interrupt": "stops sampling until it loads weights",
     "restarts": "comes up again after its death",
     "distance": "tells how far its weights have moved",
-    "virtual_time": "runs on the virtual clock",
 }
 """What each capability means, after "an engine that"."""
 
@@ -37,9 +36,14 @@ def check_engine(config: RunConfig, mode: str, objective: Any, records: tuple[in
     kind, can = config.engine.kind, find_kind(config, mode).capabilities
     found = [
         f"{who} needs an engine that {CAN[what]}, and engine.kind = {kind!r} doesn't: {instead}"
-        for what, who, instead in _needs(config, mode, objective, records)
+        for what, who, instead in _needs(config, objective, records)
         if not getattr(can, what)
     ]
+    if mode == "rehearse" and kind != TORCH:  # a kind of one's own waits for more than the virtual clock
+        found.append(
+            f"`stretto rehearse` needs an engine that runs on the virtual clock, and engine.kind = {kind!r} doesn't: "
+            f"use engine.kind = {TORCH!r}, or `stretto train`"
+        )
     if (mode_ := config.control.in_flight) not in can.in_flight:
         found.append(
             f"control.in_flight = {mode_!r} is nothing that engine.kind = {kind!r} can do with running requests when "
@@ -72,12 +76,10 @@ def _any_of(names: frozenset[str]) -> str:
 
 
 def _needs(
-    config: RunConfig, mode: str, objective: Any, records: tuple[int, int]
+    config: RunConfig, objective: Any, records: tuple[int, int]
 ) -> Iterator[tuple[str, str, str]]:  # fmt: skip
     """(capability, who needs it, what to do instead)."""
     name, engine, sampling = f"objective.name = {config.objective.name!r}", config.engine, config.sampling
-    if mode == "rehearse":
-        yield "virtual_time", "`stretto rehearse`", f"use engine.kind = {TORCH!r}, or `stretto train`"
     if getattr(objective, "reads_entropy", False):
         yield "entropy", name, "choose another objective"
     for what, n in zip(("top_logprobs", "sampled_logprobs"), records, strict=True):
