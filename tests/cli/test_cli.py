@@ -147,6 +147,27 @@ def test_a_run_that_is_told_to_end_at_its_start_says_so_and_exits_143(tmp_path: 
     assert "Traceback" not in shown
 
 
+EARLY = """
+import os, signal, sys
+install = signal.signal
+def and_there_it_is(number, handler):
+    before = install(number, handler)
+    if number == signal.SIGTERM and callable(handler):
+        os.kill(os.getpid(), number)
+    return before
+signal.signal = and_there_it_is
+sys.argv = ["stretto", "recipes"]
+from stretto.cli.entry import main
+main()
+"""
+
+
+def test_a_signal_that_comes_while_handlers_are_being_set_ends_as_later_ones_do() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 143, done.stderr
+    assert done.stderr.strip() == "interrupted"
+
+
 @pytest.mark.parametrize("command", [("recipes",), ("check", "{run}"), ("check", "{run}", "--json")])
 def test_a_stdout_that_can_not_be_written_is_one_message(finished: Path, command: tuple[str, ...]) -> None:
     arguments = [part.format(run=finished) for part in command]

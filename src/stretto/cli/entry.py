@@ -10,7 +10,7 @@ from rich.text import Text
 
 from stretto.cli.app import app, err
 from stretto.kernel.errors import StrettoError
-from stretto.kernel.signals import Signals, hear
+from stretto.kernel.signals import Interrupted, Signals, hear
 from stretto.observe.terminal import mute
 
 
@@ -19,14 +19,18 @@ def main() -> None:
     SIGHUP) exits with 128 and its number, whatever became of the command."""
     if (here := os.getcwd()) not in sys.path:  # `module:Class` may be a file of the working directory
         sys.path.append(here)
-    with hear() as signals:
-        code = _run(signals)
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):  # nobody reads any more: no news at exit
-                mute(stream)
-        sys.exit(code if signals.first is None else signals.first.exit_code)
+    try:
+        with hear() as signals:
+            code = _run(signals)
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    stream.flush()
+                except (OSError, ValueError):  # nobody reads any more: no news at exit
+                    mute(stream)
+            sys.exit(code if signals.first is None else signals.first.exit_code)
+    except Interrupted as early:  # it came while signals only began to be heard
+        err.print("interrupted")
+        sys.exit(early.exit_code)
 
 
 def _run(signals: Signals) -> int:
