@@ -14,6 +14,7 @@ from torch import Tensor
 from stretto.config.learner import LearnerConfig
 from stretto.data.batch import TokenBatch
 from stretto.data.identity import PolicyVersion
+from stretto.data.schema import Columns
 from stretto.data.totals import Totals
 from stretto.kernel.errors import CheckpointError, ConfigError, InvariantError, NonFiniteError, WeightsError
 from stretto.learner.collapse import CollapseWatch
@@ -24,7 +25,7 @@ from stretto.learner.nonfinite import bad_row
 from stretto.learner.old_policy.build import build_route
 from stretto.learner.optimizers import Optimizers, weight_names
 from stretto.learner.prepare import Preparation, Prepared
-from stretto.learner.result import Columns, Floats, ForwardBackwardResult, OptimResult, StepResult
+from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
 from stretto.learner.schedule import policy_rate
 from stretto.learner.scores import Scorer
 from stretto.learner.state import LearnerState, old_policy_tensors, read_state, restore_old_policy, write_state

@@ -9,12 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.data.arrays import Array
-
 Floats = NDArray[np.floating]
-Column = Array
-Columns = Mapping[str, Column]
-"""Packed trajectories (``stretto.data.columns``): a flat array per field."""
 
 M = TypeVar("M", bound=Mapping[str, float], covariant=True)
 """The metrics of a result: exact sums (``objectives.metrics.Metrics``) in the learner's process, numbers elsewhere."""

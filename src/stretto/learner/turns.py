@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.data.schema import Columns
 from stretto.data.totals import Totals
-from stretto.learner.result import Column, Columns, Floats
+from stretto.learner.result import Floats
 
 _OF_ROWS = ("length", "trajectory", "reward", "terminated", "truncated", "turns", "version_complete", "group",
             "reward_fast", "reward_slow", "trained_at")  # fmt: skip
@@ -67,7 +68,7 @@ def by_turn(columns: Columns) -> Turns:
     row = np.repeat(np.arange(len(size)), size)
     source = np.arange(size.sum()) - (np.cumsum(size) - size)[row] + begin[row]
     told = source >= fresh[row]
-    out: dict[str, Column] = {}
+    out: Columns = {}
     for name, column in columns.items():
         if name in _OF_ROWS:
             out[name] = column[owner]

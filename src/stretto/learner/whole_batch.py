@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stretto.data.batch import TokenBatch
+from stretto.data.schema import Columns
 from stretto.kernel.metrics import joined
 from stretto.learner.diagnostics import Diagnostics
 from stretto.learner.minibatches import minibatch_rows
 from stretto.learner.prepare import Prepared
-from stretto.learner.result import Columns, OptimResult, StepResult
+from stretto.learner.result import OptimResult, StepResult
 from stretto.learner.stepmetrics import batch_metrics, update_metrics
 from stretto.objectives.metrics import Metrics
 

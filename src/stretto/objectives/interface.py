@@ -21,15 +21,6 @@ class LossFunction(Protocol):
 
 
 @runtime_checkable
-class ReadsSamples(Protocol):
-    """``needs`` says ``sampled``."""
-
-    @property
-    def sampled(self) -> int:
-        """Independent samples per position that the engine must record."""
-
-
-@runtime_checkable
 class ReadsTop(Protocol):
     """``needs`` says ``top``."""
 

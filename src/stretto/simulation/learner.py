@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from stretto.data.identity import PolicyVersion
+from stretto.data.schema import Columns
 from stretto.data.totals import Totals
 from stretto.kernel.errors import CheckpointError, InvariantError
-from stretto.learner.result import Columns, Floats, ForwardBackwardResult, Losses, OptimResult, StepResult
+from stretto.learner.result import Floats, ForwardBackwardResult, Losses, OptimResult, StepResult
 
 if TYPE_CHECKING:
     from torch import Tensor
