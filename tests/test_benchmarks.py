@@ -44,12 +44,15 @@ def test_clock_runs_while_the_learner_works_in_an_evaluation(trl_benchmark: Modu
     events: list[dict[str, Any]] = [
         {"e": "Submitted", "t": 0.0},
         {"e": "Busy", "worker": "engine-0", "start": 2.0, "end": 6.0},
-        {"e": "Busy", "worker": "learner", "start": 1.0, "end": 3.0},
-        {"e": "Busy", "worker": "learner", "start": 4.0, "end": 4.5},
+        {"e": "StepStart", "t": 1.0},
+        {"e": "StepEnd", "t": 3.0},
+        {"e": "StepStart", "t": 4.0},
+        {"e": "StepEnd", "t": 4.5},
         {"e": "Eval", "start": 2.0, "t": 6.0, "version": 1, "accuracy": 0.7},
+        {"e": "StepStart", "t": 6.5},
         {"e": "StepEnd", "t": 7.0},
     ]
-    assert trl_benchmark.clocked(events)["ends"] == [pytest.approx(7.0 - 4.0 + 1.0 + 0.5)]
+    assert trl_benchmark.clocked(events)["ends"] == pytest.approx([3.0, 4.5 - 1.0, 7.0 - 4.0 + 1.0 + 0.5])
 
 
 def test_rate_leaves_out_first_and_last_steps(trl_benchmark: ModuleType) -> None:
