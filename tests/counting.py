@@ -23,3 +23,22 @@ def calls(function: Callable[[], Any]) -> int:
     finally:
         sys.setprofile(before)
     return found
+
+
+def instructions(function: Callable[[], Any]) -> int:
+    """Python instructions on this thread while ``function`` runs: also what loops without calling anything."""
+    found = 0
+
+    def hear(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal found
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        found += event == "opcode"
+        return hear
+
+    before = sys.gettrace()
+    sys.settrace(hear)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return found

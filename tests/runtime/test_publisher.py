@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from counting import instructions
 from stretto.config.deadlines import Deadlines
 from stretto.control.publish import EveryK, EveryStep
 from stretto.control.view import View
@@ -428,3 +429,17 @@ def test_what_workers_took_is_placed_on_the_loops_own_clock() -> None:
         assert [(e["t"], e["start"]) for e in desk.events if e["e"] == "Loaded"] == [(7.0, 6.75), (11.0, 10.75)]
 
     virtual(scenario)
+
+
+def test_an_update_costs_each_engine_the_same_however_many_there_are() -> None:
+    async def update(engines: int) -> None:
+        desk = Desk(engines)
+        desk.publisher.first(staging(0))
+        await settle()
+        for engine in desk.engines:  # in one turn of the event loop, as in a simulation
+            engine.gates[0][1].set_result(None)
+        await settle()
+        assert not desk.publisher.busy
+
+    few, many = (instructions(lambda n=n: virtual(lambda: update(n))) / n for n in (50, 400))
+    assert many < 1.2 * few

@@ -9,6 +9,7 @@ engine has what was sent.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 from stretto.config.deadlines import Deadlines
@@ -62,6 +63,7 @@ class Publisher:
         self._staging = 0
         self._again: set[str] = set()
         self._alive: set[int] = set()
+        self._reading: Counter[int] = Counter()  # how many engines fetch each staged version
         self._settling = False
         self._spawned = asyncio.Event()
 
@@ -180,8 +182,7 @@ class Publisher:
 
     def _release_unread(self, newest: int) -> None:
         """Versions up to this one that nobody reads needn't be staged any longer."""
-        read = {weights.version.number for weights in self._loading.values()}
-        for number in sorted(n for n in self._staged if n <= newest and n not in read):
+        for number in sorted(n for n in self._staged if n <= newest and not self._reading[n]):
             self._release(self._staged.pop(number))
 
     async def _any(self, tasks: set[asyncio.Task[None]]) -> None:
@@ -192,6 +193,7 @@ class Publisher:
     def _start(self, name: str) -> None:
         assert self._newest is not None
         self._loading[name] = self._newest
+        self._reading[self._newest.version.number] += 1
         self._loads[name] = self._spawn(self._load(name, self._newest), f"load on {name}")
 
     def _spawn(self, work: Coroutine[object, None, None], name: str) -> asyncio.Task[None]:
@@ -226,7 +228,10 @@ class Publisher:
 
     def _read(self, name: str) -> None:
         """This engine loads nothing any more."""
-        self._loading.pop(name, None)
+        number = self._loading.pop(name).version.number
+        self._reading[number] -= 1
+        if not self._reading[number]:
+            del self._reading[number]
         if self._newest is not None:
             self._release_unread(self._newest.version.number - 1)
 
@@ -241,7 +246,7 @@ class Publisher:
     def _release_old(self) -> None:
         """Log the versions that no engine holds any more, neither as its newest one nor for pinned groups."""
         used = {version for engine in self._engines.values() for version in engine.held}
-        used |= {weights.version.number for weights in self._loading.values()}
+        used |= self._reading.keys()
         for version in sorted(self._alive - used):
             self._alive.discard(version)
             self._log.emit("Released", version=version)
