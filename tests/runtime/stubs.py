@@ -9,12 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stretto.config.schema import RunConfig
 from stretto.kernel.events import Event, EventLog
 from stretto.kernel.waits import Waits
 from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.pooled_engine import PooledEngine
+from stretto.runtime.workers import messages as say
 from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
 from stretto.runtime.workers.wire import ChildWire
+from stretto.weights.transport import Place
+
+SPEC = say.WorkerSpec(RunConfig(), "nowhere", (1,), 1, ("files", Place("nowhere")), keep_versions=False)
 
 
 class Child:
@@ -60,10 +65,10 @@ class Child:
         number, content = self.wire.receive()
         return number, content
 
-    async def expect(self, kind: str) -> int | None:
+    async def expect(self, kind: type) -> int | None:
         """The next message must be of this kind; returns its number."""
         number, content = await self.next()
-        assert content[0] == kind, content
+        assert isinstance(content, kind), content
         return number
 
     @property
@@ -73,11 +78,11 @@ class Child:
 
     def answer(self, number: int | None, value: Any) -> None:
         """Answer a question."""
-        self.wire.send(("answer", (number, value)))
+        self.wire.send(say.Answer(number, value))
 
     async def come_up(self) -> None:
         """Take the spec and be ready."""
-        self.answer(await self.expect("spec"), {})
+        self.answer(await self.expect(say.WorkerSpec), self.pid)
 
     def die(self) -> None:
         """As by kill -9."""
@@ -103,12 +108,12 @@ class Bench:
 
     def learner(self, step_s: float = 5.0) -> ProcessLearner:
         """A handle of the first child."""
-        return ProcessLearner({}, self.log, self.waits, acquire=self._next, startup_s=5,
+        return ProcessLearner(SPEC, self.log, self.waits, acquire=self._next, startup_s=5,
                               step_s=step_s, shutdown_s=1)  # fmt: skip
 
     def engine(self, max_restarts: int = 0, publish_s: float = 5.0) -> PooledEngine:
         """An engine of the children, one after another, alone in its pool."""
-        handle = ProcessEngine("engine-0", {}, self.waits, acquire=self._next,
+        handle = ProcessEngine("engine-0", SPEC, self.waits, acquire=self._next,
                                startup_s=5, publish_s=publish_s, shutdown_s=1, max_restarts=max_restarts,
                                slice_size=None)  # fmt: skip
         return EnginePool([handle], self.log)["engine-0"]

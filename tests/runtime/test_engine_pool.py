@@ -19,6 +19,7 @@ from stretto.kernel.events import Event, EventLog
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.engine_pool import EnginePool
 from stretto.runtime.pooled_engine import PooledEngine
+from stretto.runtime.workers import messages as say
 from stretto.runtime.workers.inline import InlineEngine
 from stretto.simulation.costs import CostModel
 from stretto.simulation.env import SimulatedEnvironment
@@ -244,16 +245,16 @@ def test_a_process_hands_a_request_over_or_says_that_it_has_finished() -> None:
         (child,) = bench.children
         await up(engine, child)
         asked = asyncio.create_task(engine.handle.export(3))
-        child.answer(await child.expect("export"), "its state")
+        child.answer(await child.expect(say.Export), "its state")
         assert await asked == "its state"  # type: ignore[comparison-overlap]
         asked = asyncio.create_task(engine.handle.export(4))
-        child.wire.send(("refused", (await child.expect("export"), StrettoError("request 4 isn't here"))))
+        child.wire.send(say.Refused(await child.expect(say.Export), StrettoError("request 4 isn't here")))
         with pytest.raises(StrettoError, match="request 4 isn't here"):
             await asked
         engine.handle.pause([5])
-        await child.expect("pause")
+        await child.expect(say.Pause)
         engine.handle.resume([5])
-        await child.expect("resume")
+        await child.expect(say.Resume)
         await bench.close(engine)
 
     asyncio.run(scenario())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +22,9 @@ from stretto.kernel.events import EventLog
 from stretto.kernel.waits import Waits
 from stretto.learner.result import StepResult
 from stretto.observe.live import LiveView
-from stretto.runtime.workers.child import _LearnerProcess
+from stretto.runtime.workers import messages as say
 from stretto.runtime.workers.inline import InlineLearner
+from stretto.runtime.workers.serving import LearnerProcess
 from stretto.simulation.costs import CostModel
 from stretto.simulation.learner import SimulatedLearner
 from stretto.weights.in_process import InProcess
@@ -50,16 +52,16 @@ def test_a_step_its_staging_and_a_checkpoint_reach_the_learner_in_this_order() -
         learner, (child,) = bench.learner(), bench.children
         await up(learner, child)
         step = asyncio.create_task(learner.step({}, room(0.1)))
-        number = await child.expect("step")
+        number = await child.expect(say.Step)
         child.answer(number, stepped(1))
         await asyncio.sleep(0.05)
         assert not step.done(), "there is no room yet"
         assert child.silent
         _, staged = await step
         save = asyncio.create_task(learner.save("here"))  # type: ignore[arg-type]
-        assert (await child.next())[1] == ("stage_step",)
-        saving = await child.expect("save")
-        child.wire.send(("staged", staging("one")))
+        assert (await child.next())[1] == say.StageStep()
+        saving = await child.expect(say.Save)
+        child.wire.send(say.Staged(staging("one")))
         child.answer(saving, None)
         await save
         assert staged is not None
@@ -77,9 +79,9 @@ def test_room_that_takes_long_is_not_counted_as_the_learners_step() -> None:
         learner, (child,) = bench.learner(step_s=0.1), bench.children
         await up(learner, child)
         step = asyncio.create_task(learner.step({}, room(0.3)))
-        child.answer(await child.expect("step"), stepped(1))
+        child.answer(await child.expect(say.Step), stepped(1))
         _, staged = await step
-        await child.expect("stage_step")
+        await child.expect(say.StageStep)
         assert staged is not None
         with pytest.raises(DeadlineError, match=r"waited 0.1 s for the learner: staging version 1; deadlines.step_s"):
             await staged
@@ -96,8 +98,8 @@ def test_a_skipped_step_stages_nothing_and_the_next_one_gets_its_own_weights() -
         found = []
         for version, skipped in ((1, False), (1, True), (2, False)):
             step = asyncio.create_task(learner.step({}, room()))
-            child.answer(await child.expect("step"), stepped(version, skipped))
-            await child.expect("stage_step")
+            child.answer(await child.expect(say.Step), stepped(version, skipped))
+            await child.expect(say.StageStep)
             _, staged = await step
             if skipped:
                 assert staged is None
@@ -105,8 +107,8 @@ def test_a_skipped_step_stages_nothing_and_the_next_one_gets_its_own_weights() -
                 found.append(staged)
                 # the second one's message comes late, together with the first one's
                 if version == 2:
-                    child.wire.send(("staged", staging("version 1")))
-                    child.wire.send(("staged", staging("version 2")))
+                    child.wire.send(say.Staged(staging("version 1")))
+                    child.wire.send(say.Staged(staging("version 2")))
         assert [await s for s in found if s is not None] == [staging("version 1"), staging("version 2")]
         await bench.close(learner)
 
@@ -121,7 +123,7 @@ def test_a_learner_that_dies_before_its_weights_are_staged_tells_whoever_waits_f
         learner.hear_death(deaths.append)
         await up(learner, child)
         step = asyncio.create_task(learner.step({}, room()))
-        child.answer(await child.expect("step"), stepped(1))
+        child.answer(await child.expect(say.Step), stepped(1))
         _, staged = await step
         child.die()
         assert staged is not None
@@ -141,7 +143,7 @@ def test_a_learner_that_dies_while_there_is_no_room_ends_the_step() -> None:
         learner, (child,) = bench.learner(), bench.children
         await up(learner, child)
         step = asyncio.create_task(learner.step({}, room(0.2)))
-        await child.expect("step")
+        await child.expect(say.Step)
         child.die()
         with pytest.raises(WorkerError, match="SIGKILL"):
             await step
@@ -158,7 +160,7 @@ def test_weights_that_never_come_are_named_on_the_console_while_everybody_waits(
         learner, (child,) = bench.learner(step_s=0.4), bench.children
         await up(learner, child)
         step = asyncio.create_task(learner.step({}, room()))
-        child.answer(await child.expect("step"), stepped(1))
+        child.answer(await child.expect(say.Step), stepped(1))
         _, staged = await step
         assert staged is not None
         with pytest.raises(DeadlineError):
@@ -178,7 +180,7 @@ def test_an_error_in_taking_in_a_message_is_not_lost() -> None:
         deaths: list[BaseException] = []
         learner.hear_death(deaths.append)
         await up(learner, child)
-        child.wire.send(("staged", staging("of no step")))
+        child.wire.send(say.Staged(staging("of no step")))
         saving = asyncio.create_task(learner.save("here"))  # type: ignore[arg-type]
         with pytest.raises(WorkerError, match="staged weights of no step"):
             await saving
@@ -201,7 +203,7 @@ def test_a_death_that_cannot_be_logged_is_told_all_the_same() -> None:
 
         bench.log.emit = full  # type: ignore[method-assign]
         saving = asyncio.create_task(learner.save("here"))  # type: ignore[arg-type]
-        await child.expect("save")
+        await child.expect(say.Save)
         child.die()
         with pytest.raises(WorkerError, match="SIGKILL"):
             await saving
@@ -212,10 +214,11 @@ def test_a_death_that_cannot_be_logged_is_told_all_the_same() -> None:
 
 
 class Script:
-    """A wire with prepared messages; keeps what is said."""
+    """A wire with prepared messages (questions are numbered from 0); keeps what is said."""
 
     def __init__(self, *messages: Any) -> None:
-        self._left = list(messages)
+        numbers = count()
+        self._left = [(next(numbers) if isinstance(m, say.Question) else None, m) for m in messages]
         self.said: list[Any] = []
 
     def receive(self) -> Any:
@@ -224,9 +227,13 @@ class Script:
     def send(self, message: Any) -> None:
         self.said.append(message)
 
+    @property
+    def kinds(self) -> list[type]:
+        return [type(message) for message in self.said]
 
-def learner_process(wire: Script, step: Callable[[Any], Any]) -> _LearnerProcess:
-    process = _LearnerProcess.__new__(_LearnerProcess)
+
+def learner_process(wire: Script, step: Callable[[Any], Any]) -> LearnerProcess:
+    process = LearnerProcess.__new__(LearnerProcess)
     process.wire, process.stepped = wire, False  # type: ignore[assignment]
     process.learner = SimpleNamespace(step=step, stage=lambda put: put(1, {}), save=lambda path: None)
     process.transport = SimpleNamespace(stage=lambda version, weights: (version, weights))  # type: ignore[assignment]
@@ -238,34 +245,34 @@ def result(columns: Any, skipped: bool = False) -> Any:
 
 
 def test_the_learner_process_answers_a_step_then_stages_it_then_saves() -> None:
-    wire = Script((0, ("step", {})), (None, ("stage_step",)), (1, ("save", "x")), (None, ("close",)))
+    wire = Script(say.Step({}), say.StageStep(), say.Save("x"), say.Close())
     learner_process(wire, result).run()
-    assert [kind for kind, _ in wire.said] == ["answer", "staged", "answer"]
-    assert wire.said[1][1].staged == (1, {})
-    assert wire.said[2][1] == (1, None)
+    assert wire.kinds == [say.Answer, say.Staged, say.Answer]
+    assert wire.said[1].staging.staged == (1, {})
+    assert wire.said[2] == say.Answer(1, None)
 
 
 def test_the_learner_process_stages_nothing_for_a_skipped_or_refused_step() -> None:
     def full(columns: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    for step, kind in ((lambda c: result(c, skipped=True), "answer"), (full, "refused")):
-        wire = Script((0, ("step", {})), (None, ("stage_step",)), (None, ("close",)))
+    for step, kind in ((lambda c: result(c, skipped=True), say.Answer), (full, say.Refused)):
+        wire = Script(say.Step({}), say.StageStep(), say.Close())
         learner_process(wire, step).run()
-        assert [k for k, _ in wire.said] == [kind]
+        assert wire.kinds == [kind]
 
 
 def test_the_learner_process_closes_while_it_waits_for_room() -> None:
-    wire = Script((0, ("step", {})), (None, ("close",)))
+    wire = Script(say.Step({}), say.Close())
     learner_process(wire, result).run()
-    assert [kind for kind, _ in wire.said] == ["answer"]
+    assert wire.kinds == [say.Answer]
 
 
 def test_an_error_that_nobody_asked_for_ends_the_learner_process() -> None:
     def full(version: Any, weights: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    wire = Script((0, ("step", {})), (None, ("stage_step",)), (None, ("close",)))
+    wire = Script(say.Step({}), say.StageStep(), say.Close())
     process = learner_process(wire, result)
     process.transport = SimpleNamespace(stage=full)  # type: ignore[assignment]
     with pytest.raises(OSError, match="No space"):
@@ -276,16 +283,16 @@ def test_the_learner_process_answers_each_verb_with_numbers_that_need_no_torch()
     """The answers are read in the loop's process."""
     columns = {"length": np.array([2, 1])}
     wire = Script(
-        (0, ("forward_backward", columns, Totals(3, 2, 2))), (1, ("optim_step", None)), (None, ("release", 1)),
-        (2, ("stage",)), (None, ("release_weights", PolicyVersion(number=1))), (3, ("optim_step", None)),
+        say.ForwardBackward(columns, Totals(3, 2, 2)), say.OptimStep(None), say.Release(1), say.Stage(),
+        say.ReleaseWeights(PolicyVersion(number=1)), say.OptimStep(None),
     )  # fmt: skip
     process = learner_process(wire, result)
     process.learner = SimulatedLearner()  # type: ignore[assignment]
     process.transport = InProcess()
     with pytest.raises(InvariantError, match="optim_step at version 1: there is no gradient"):
         process.run()
-    assert [kind for kind, _ in wire.said] == ["answer"] * 3
-    (_, passed), (_, done), (_, staged) = (answer for _, answer in wire.said)
+    assert wire.kinds == [say.Answer] * 3
+    passed, done, staged = (answer.value for answer in wire.said)
     assert type(passed.metrics) is type(done.metrics) is dict
     assert (len(passed.logp), done.version, staged.staged.version.number) == (3, 1, 1)
     with pytest.raises(WeightsError, match="isn't staged here"):
@@ -304,7 +311,7 @@ def test_verbs_reach_the_learner_in_the_order_of_the_calls() -> None:
         calls.append(asyncio.create_task(learner.score({}, 1)))
         got = [await child.next() for _ in range(4)]
         assert [message for _, message in got] == [
-            ("forward_backward", {}, totals), ("optim_step", None), ("release", 1), ("score", {}, 1)
+            say.ForwardBackward({}, totals), say.OptimStep(None), say.Release(1), say.Score({}, 1)
         ]  # fmt: skip
         asked = [number for number, _ in got if number is not None]
         for number, answer in zip(asked, "abc", strict=True):

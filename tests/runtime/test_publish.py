@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.config.sections import EngineConfig
+from stretto.config.schema import RunConfig
 from stretto.data.columns import unpack_completions
 from stretto.data.identity import PolicyVersion
+from stretto.data.modes import InFlight
 from stretto.data.trajectory import Trajectory
 from stretto.kernel.errors import WeightsError
 from stretto.models.load import load_policy, named_weights
@@ -25,8 +26,9 @@ from stretto.pool.group import Group
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.train_loop import TrainLoop
 from stretto.runtime.workers import inline
-from stretto.runtime.workers.child import _EngineProcess
+from stretto.runtime.workers import messages as say
 from stretto.runtime.workers.requests import pack_requests
+from stretto.runtime.workers.serving import EngineProcess
 from stretto.weights.memory import HEADER_BYTES, SharedMemory, place_bytes
 from stretto.weights.transport import Transport, find_transport
 
@@ -48,7 +50,11 @@ class Wire:
         self.said.append(message)
 
     def answers(self) -> list[Any]:
-        return [content for kind, content in self.said if kind in ("answer", "refused")]
+        """[number, what was answered or why not]."""
+        return [
+            (m.number, m.value if isinstance(m, say.Answer) else m.error)
+            for m in self.said if isinstance(m, say.Answer | say.Refused)
+        ]  # fmt: skip
 
 
 class Engine:
@@ -58,17 +64,12 @@ class Engine:
         self.weights = {n: w.clone() for n, w in named_weights(load_policy(model)).items()}
         self.transport: Transport = find_transport(transport).open(directory / "weights")
         self.wire = Wire()
-        spec = {
-            "threads": 1,
-            "transport": (transport, self.transport.place),
-            "model_dir": str(model),
-            "seed": 0,
-            "eos_ids": (1,),
-            "weight_drift": True,
-            "keep_versions": False,
-            "engine": EngineConfig(max_num_seqs=4, max_model_len=64, decode_steps=1),
-        }
-        self.process = _EngineProcess(self.wire, spec)  # type: ignore[arg-type]
+        sizes = {"max_num_seqs": 4, "max_model_len": 64, "decode_steps": 1}
+        config = RunConfig.model_validate(
+            {"engine": sizes, "eval": {"weight_drift": True}, "sampling": {"max_new_tokens": 8}}
+        )
+        spec = say.WorkerSpec(config, str(model), (1,), 1, (transport, self.transport.place), keep_versions=False)
+        self.process = EngineProcess(self.wire, spec)  # type: ignore[arg-type]
 
     def load(self, version: int, mode: str = "keep", flip: bool = False) -> Any:
         staged = self.transport.stage(PolicyVersion(number=version), self.weights)
@@ -78,7 +79,7 @@ class Engine:
             with open(Path(str(staged.where["directory"]), "model.safetensors"), "r+b") as file:
                 flip_bit(file.fileno(), 9876)
         self.process.number = version
-        self.process.handle(("load", staged, mode))
+        self.process.handle(say.Load(staged, InFlight(mode)))
         return self.wire.answers()[-1] if self.wire.answers() else None
 
 
@@ -98,7 +99,7 @@ def request(id: int = 1) -> Request:
 
 
 def test_a_flipped_byte_is_refused_and_the_old_version_stays(engine: Engine) -> None:
-    assert engine.load(0)[1][0] == 0
+    assert engine.load(0)[1].version == 0
     before = engine.process.engine.weights_checksum()
     engine.weights = {n: w + 1 for n, w in engine.weights.items()}
     number, error = engine.load(1, flip=True)
@@ -107,17 +108,17 @@ def test_a_flipped_byte_is_refused_and_the_old_version_stays(engine: Engine) -> 
     assert re.match(r"version 1 of policy in .* is corrupt: checksum", str(error))
     assert engine.process.engine.version == 0
     assert engine.process.engine.weights_checksum() == before
-    assert engine.load(2)[1][0] == 2, "and the next good one loads"
+    assert engine.load(2)[1].version == 2, "and the next good one loads"
 
 
 def test_an_engine_in_the_middle_of_an_update_answers_other_questions_at_once(engine: Engine) -> None:
     engine.load(0)
-    engine.process.handle(("add", pack_requests([request()])))
+    engine.process.handle(say.Add(pack_requests([request()])))
     engine.process.advance()
     engine.load(1, "drain")
     assert len(engine.wire.answers()) == 1, "the update waits for the running request"
     engine.process.number = 7
-    engine.process.handle(("snapshot", False))
+    engine.process.handle(say.Snapshot(False))
     number, columns = engine.wire.answers()[-1]
     assert number == 7
     assert [i for i, _ in unpack_completions(columns)] == [1]
@@ -126,7 +127,7 @@ def test_an_engine_in_the_middle_of_an_update_answers_other_questions_at_once(en
 def test_an_engine_serves_exactly_what_was_staged_and_says_which_version(engine: Engine) -> None:
     for version in range(3):
         engine.weights = {n: torch.randn_like(w) for n, w in engine.weights.items()}
-        assert engine.load(version)[1][0] == version
+        assert engine.load(version)[1].version == version
         served = engine.process.engine.parameters()
         assert all(torch.equal(served[n], w) for n, w in engine.weights.items())
 
@@ -135,7 +136,7 @@ def test_constant_filled_weights_are_never_torn(engine: Engine) -> None:
     names = list(engine.weights)
     for version in range(60):
         engine.weights = {n: torch.full_like(engine.weights[n], version + 1.0) for n in names}
-        assert engine.load(version)[1][0] == version
+        assert engine.load(version)[1].version == version
         for value in engine.process.engine.parameters().values():
             assert float(value.min()) == float(value.max()) == version + 1.0
 
@@ -144,7 +145,7 @@ def test_the_canary_grows_with_each_real_update(engine: Engine) -> None:
     distances = []
     for version in range(3):
         engine.load(version)
-        engine.process.handle(("distance",))
+        engine.process.handle(say.Distance())
         distances.append(engine.wire.answers()[-1][1])
         engine.weights = {n: w * 1.01 for n, w in engine.weights.items()}
     assert distances[0] == 0

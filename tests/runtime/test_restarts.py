@@ -10,6 +10,8 @@ import pytest
 from stretto.data.columns import pack_completions
 from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.rollout.types import Request, SamplingParams
+from stretto.runtime.workers import messages as say
+from stretto.runtime.workers.base import Loaded
 from stretto.runtime.workers.process import ProcessEngine
 
 from .handles import staged_weights
@@ -32,11 +34,11 @@ def test_an_engine_that_answers_a_load_and_dies_at_once_gets_no_requests_and_the
         await up(engine, first)
         load = asyncio.create_task(engine.load(STAGED, "keep"))
         engine.pool.submit(request(1), engine, 0)
-        number = await first.expect("load")
+        number = await first.expect(say.Load)
         assert number is not None
         handle = engine.handle
         assert isinstance(handle, ProcessEngine)
-        handle._child._questions[number].set_result((0, 0.0))  # answer and end in one turn of the event loop
+        handle._child._questions[number].set_result(Loaded(0, 0.0))  # answer and end in one turn of the event loop
         first.die()
         handle._child._gone(WorkerError("engine-0 was killed by SIGKILL"))
         with pytest.raises(WorkerError, match="SIGKILL"):
@@ -47,10 +49,10 @@ def test_an_engine_that_answers_a_load_and_dies_at_once_gets_no_requests_and_the
         await second.come_up()
         await back.wait()
         load = asyncio.create_task(engine.load(STAGED, "keep"))
-        second.answer(await second.expect("load"), (0, 0.0))
+        second.answer(await second.expect(say.Load), Loaded(0, 0.0))
         await load
-        _, (kind, (_, _, rows)) = await second.next()
-        assert kind == "add"
+        _, added = await second.next()
+        _, _, rows = added.requests
         assert 2 in [row[0] for row in rows]
         assert not waiting.done()
         assert not engine.restarting
@@ -67,19 +69,19 @@ def test_a_restarting_engine_has_no_partial_rollouts_and_nobody_waits_for_them()
         engine, (first, second) = bench.engine(max_restarts=1, publish_s=0.05), bench.children
         await up(engine, first)
         partial_completions = asyncio.create_task(engine.handle.snapshot())
-        await first.expect("snapshot")
+        await first.expect(say.Snapshot)
         first.die()  # with the question open
         assert await partial_completions == {}
-        number = await second.expect("spec")  # and while the next one imports
+        number = await second.expect(say.WorkerSpec)  # and while the next one imports
         assert await asyncio.wait_for(engine.handle.snapshot(), 0.04) == {}
-        second.answer(number, {})
+        second.answer(number, second.pid)
         await asyncio.sleep(0.02)
         assert await engine.handle.snapshot() == {}, "it is up and holds no weights"
         load = asyncio.create_task(engine.load(STAGED, "keep"))
-        second.answer(await second.expect("load"), (0, 0.0))
+        second.answer(await second.expect(say.Load), Loaded(0, 0.0))
         await load
         partial_completions = asyncio.create_task(engine.handle.snapshot())
-        second.answer(await second.expect("snapshot"), pack_completions([]))
+        second.answer(await second.expect(say.Snapshot), pack_completions([]))
         assert await partial_completions == {}
         await bench.close(engine)
 
@@ -94,7 +96,7 @@ def test_an_engine_that_dies_while_it_comes_up_again_has_its_further_restarts() 
         engine.pool.on_return = lambda e: back.set()
         await up(engine, children[0])
         children[0].die()
-        await children[1].expect("spec")
+        await children[1].expect(say.WorkerSpec)
         children[1].die()
         await children[2].come_up()
         await back.wait()

@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from stretto.data.columns import unpack_completions
 from stretto.data.identity import Role
@@ -22,12 +22,15 @@ from stretto.kernel.waits import Waits
 from stretto.learner.result import Floats, ForwardBackwardResult, OptimResult, StepResult
 from stretto.rollout.capabilities import OWN_PROCESS
 from stretto.rollout.types import ExportedRequest, Request
+from stretto.runtime.workers import messages as say
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.runtime.workers.requests import pack_requests
 from stretto.runtime.workers.spawn import ChildProcess
 from stretto.runtime.workers.worker_pool import LEARNER
 from stretto.runtime.workers.worker_time import WorkerTime
 from stretto.weights.staged import Room, StagedWeights, Staging
+
+T = TypeVar("T")
 
 
 class ProcessEngine(EngineHandle):
@@ -42,7 +45,7 @@ class ProcessEngine(EngineHandle):
     def __init__(
         self,
         name: str,
-        spec: dict[str, Any],
+        spec: say.WorkerSpec,
         waits: Waits,
         *,
         acquire: Callable[[], Child],
@@ -72,43 +75,42 @@ class ProcessEngine(EngineHandle):
 
     def add(self, requests: Sequence[Request]) -> None:
         """Hand requests over."""
-        self._child.post(("add", pack_requests(requests)))
+        self._child.post(say.Add(pack_requests(requests)))
 
     def abort(self, ids: Sequence[int]) -> None:
         """Stop requests."""
-        self._child.post(("abort", ids))
+        self._child.post(say.Abort(ids))
 
     def free(self, versions: Sequence[int]) -> None:
         """Nobody will ask for these versions."""
-        self._child.post(("free", versions))
+        self._child.post(say.Free(versions))
 
     def pause(self, ids: Sequence[int]) -> None:
         """Keep these requests without advancing them."""
-        self._child.post(("pause", ids))
+        self._child.post(say.Pause(ids))
 
     def resume(self, ids: Sequence[int]) -> None:
         """Let paused requests go on."""
-        self._child.post(("resume", ids))
+        self._child.post(say.Resume(ids))
 
     async def export(self, id: int) -> ExportedRequest:
         """Take a running request out."""
-        state: ExportedRequest = await self._ask(("export", id), f"request {id} with its cache")
-        return state
+        return await self._ask(say.Export(id), f"request {id} with its cache")
 
     async def import_(self, state: ExportedRequest) -> None:
         """Go on with a request of another engine."""
-        await self._ask(("import", state), f"taking over request {state.request.id}")
+        await self._ask(say.Import(state), f"taking over request {state.request.id}")
 
     async def load(self, weights: StagedWeights, in_flight: InFlight) -> Loaded:
         """Swap weights between two steps; verified by the child against the checksum."""
         child, asked = self._child, weights.version.number
-        version, seconds = await child.call(("load", weights, in_flight))
+        loaded = await child.call(say.Load(weights, in_flight))
         if child.error is not None:  # it died right after its answer: nothing may be sent to it
             raise child.error
-        if version != asked:
-            raise InvariantError(f"{self.name} was asked for version {asked} and loaded {version}")
+        if loaded.version != asked:
+            raise InvariantError(f"{self.name} was asked for version {asked} and loaded {loaded.version}")
         self._away = False
-        return Loaded(version, seconds)
+        return loaded
 
     async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
         """What running requests have sampled so far; nothing while the process is being replaced. ``settle``: all
@@ -122,7 +124,7 @@ class ProcessEngine(EngineHandle):
         if self._away and not pause:
             return {}
         try:
-            columns = await self._ask(("snapshot", pause), "its partial rollouts")
+            columns = await self._ask(say.Snapshot(pause), "its partial rollouts")
         except WorkerError:
             if self._away and not pause:
                 return {}
@@ -131,10 +133,10 @@ class ProcessEngine(EngineHandle):
 
     async def distance(self) -> float:
         """Relative L2 distance of its weights to the first ones."""
-        return float(await self._ask(("distance",), "its distance"))
+        return await self._ask(say.Distance(), "its distance")
 
-    def _ask(self, message: Any, what: str) -> Awaitable[Any]:
-        return self._child.ask(message, what, self._publish_s, "publish_s")
+    def _ask(self, question: say.Question[T], what: str) -> Awaitable[T]:
+        return self._child.ask(question, what, self._publish_s, "publish_s")
 
     async def close(self) -> None:
         """End the process."""
@@ -143,16 +145,15 @@ class ProcessEngine(EngineHandle):
             await asyncio.gather(self._restarting, return_exceptions=True)
         await self._child.close(self._shutdown_s)
 
-    def _message(self, message: Any) -> None:
-        kind, value = message
-        if kind == "report":
-            columns, spans, first, said_s = value
-            self._time.heard(asyncio.get_running_loop().time(), said_s)
-            for since_s, until_s, tokens, prefill, steps, occupancy in spans:
-                self.sink.busy(*self._time.span(since_s, until_s), tokens, prefill, steps, occupancy=occupancy)
-            self.sink.first_tokens(first)
-            if columns is not None:
-                self._arrived.extend(unpack_completions(columns))
+    def _message(self, message: say.EngineReport | say.Staged) -> None:
+        if isinstance(message, say.EngineReport):
+            self._time.heard(asyncio.get_running_loop().time(), message.said_s)
+            for span in message.spans:
+                began, ended = self._time.span(span.since_s, span.until_s)
+                self.sink.busy(began, ended, span.tokens, span.prefill, span.steps, occupancy=span.occupancy)
+            self.sink.first_tokens(message.first)
+            if message.completions is not None:
+                self._arrived.extend(unpack_completions(message.completions))
                 self._hand_over()
 
     def _hand_over(self) -> None:
@@ -200,7 +201,7 @@ class ProcessLearner:
 
     def __init__(
         self,
-        spec: dict[str, Any],
+        spec: say.WorkerSpec,
         log: EventLog,
         waits: Waits,
         *,
@@ -230,14 +231,13 @@ class ProcessLearner:
         self._staging.clear()
         self._on_death(error)
 
-    def _message(self, message: Any) -> None:
-        kind, value = message
-        if kind == "staged":
+    def _message(self, message: say.EngineReport | say.Staged) -> None:
+        if isinstance(message, say.Staged):
             if not self._staging:
                 raise WorkerError("learner: it staged weights of no step")
             staged = self._staging.popleft()
             if not staged.done():
-                staged.set_result(value)
+                staged.set_result(message.staging)
 
     async def start(self) -> None:
         """Start the process."""
@@ -248,11 +248,11 @@ class ProcessLearner:
         """Train on a batch."""
         staged: asyncio.Future[Staging] = asyncio.get_running_loop().create_future()
         self._staging.append(staged)  # now: its message may come together with the answer
-        with contextlib.closing(room), contextlib.closing(self._child.call(("step", columns))) as answering:
+        with contextlib.closing(room), contextlib.closing(self._child.call(say.Step(columns))) as answering:
             await room
-            self._child.post(("stage_step",))
+            self._child.post(say.StageStep())
             # how long that took is the engines' affair, and has its own deadline
-            answer: StepResult = await self._waits.wait_with_deadline(
+            answer = await self._waits.wait_with_deadline(
                 answering, "the loop", "learner: a learner step", self._step_s, "step_s"
             )
         if answer.skipped:
@@ -265,50 +265,44 @@ class ProcessLearner:
         self, columns: Columns, totals: Totals | None = None
     ) -> ForwardBackwardResult[Mapping[str, float]]:
         """Accumulate."""
-        result: ForwardBackwardResult[Mapping[str, float]] = await self._ask(
-            ("forward_backward", columns, totals), "forward and backward"
-        )
-        return result
+        return await self._ask(say.ForwardBackward(columns, totals), "forward and backward")
 
     async def optim_step(self, lr: float | None = None) -> OptimResult[Mapping[str, float]]:
         """Update."""
-        result: OptimResult[Mapping[str, float]] = await self._ask(("optim_step", lr), "an optimizer step")
-        return result
+        return await self._ask(say.OptimStep(lr), "an optimizer step")
 
     async def score(self, columns: Columns, version: int | None = None) -> Floats:
         """Score segments."""
-        scored: Floats = await self._ask(("score", columns, version), "scoring segments")
-        return scored
+        return await self._ask(say.Score(columns, version), "scoring segments")
 
     def release(self, before: int) -> None:
         """Older versions have ended."""
-        self._child.post(("release", before))
+        self._child.post(say.Release(before))
 
     async def stage(self) -> Staging:
         """Stage the current weights."""
-        staging: Staging = await self._ask(("stage",), "staging weights")
-        return staging
+        return await self._ask(say.Stage(), "staging weights")
 
     def release_weights(self, staged: StagedWeights) -> None:
         """Nobody will fetch these."""
-        self._child.post(("release_weights", staged.version))
+        self._child.post(say.ReleaseWeights(staged.version))
 
     async def save(self, directory: Path) -> None:
         """Write a checkpoint."""
-        await self._ask(("save", str(directory)), "saving a checkpoint")
+        await self._ask(say.Save(str(directory)), "saving a checkpoint")
 
     async def load(self, directory: Path) -> int:
         """Restore."""
-        return int(await self._ask(("load_checkpoint", str(directory)), "loading a checkpoint"))
+        return await self._ask(say.LoadCheckpoint(str(directory)), "loading a checkpoint")
 
     async def save_model(self, directory: Path) -> None:
         """Write the policy."""
-        await self._ask(("save_model", str(directory)), "saving the model")
+        await self._ask(say.SaveModel(str(directory)), "saving the model")
 
     async def close(self) -> None:
         """End the process."""
         await self._child.close(self._shutdown_s)
 
-    def _ask(self, message: Any, what: str) -> Awaitable[Any]:
+    def _ask(self, question: say.Question[T], what: str) -> Awaitable[T]:
         """Sends at once; the answer can be awaited later."""
-        return self._child.ask(message, what, self._step_s, "step_s", "the loop")
+        return self._child.ask(question, what, self._step_s, "step_s", "the loop")

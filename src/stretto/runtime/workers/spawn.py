@@ -13,14 +13,29 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from stretto.data.identity import Role
 from stretto.kernel.errors import StrettoError, WorkerError
 from stretto.kernel.supervised import Child
 from stretto.kernel.waits import Waits
+from stretto.runtime.workers.messages import (
+    Answer,
+    Close,
+    Dying,
+    EngineReport,
+    FromWorker,
+    Letter,
+    Order,
+    Phase,
+    Question,
+    Refused,
+    Staged,
+    WorkerSpec,
+)
 from stretto.runtime.workers.wire import encode, receive
 
+T = TypeVar("T")
 _GONE_S = 5.0
 _STUCK_S = 60.0
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
@@ -50,7 +65,7 @@ def spawn(
 
 
 class ChildProcess:
-    """The conversation with a child. ``on_message`` gets what isn't an answer; ``on_death`` hears of its end."""
+    """The conversation with a child. ``on_message`` gets what it tells by itself; ``on_death`` hears of its end."""
 
     def __init__(
         self,
@@ -58,7 +73,7 @@ class ChildProcess:
         child: Child,
         waits: Waits,
         *,
-        on_message: Callable[[Any], None],
+        on_message: Callable[[EngineReport | Staged], None],
         on_death: Callable[[BaseException], None],
     ) -> None:
         self.name = name
@@ -82,25 +97,27 @@ class ChildProcess:
         """Why it is gone."""
         return self._error
 
-    async def start(self, spec: dict[str, Any], deadline_s: float) -> Any:
-        """Give it its spec and wait until it is ready; returns what it says of itself."""
+    async def start(self, spec: WorkerSpec, deadline_s: float) -> None:
+        """Give it its spec and wait until it is ready."""
         reader, self._writer = await asyncio.open_connection(sock=self._child.socket, limit=2**30)
         self._listener = asyncio.create_task(self._listen(reader), name=f"{self.name} listener")
-        return await self._waits.wait_with_deadline(
-            self.call(("spec", spec)), "start-up", lambda: f"{self.name}: {self._phase}", deadline_s, "startup_s"
+        await self._waits.wait_with_deadline(
+            self.call(spec), "start-up", lambda: f"{self.name}: {self._phase}", deadline_s, "startup_s"
         )
 
-    def post(self, message: Any) -> None:
-        """Send a message that has no answer."""
+    def post(self, order: Order) -> None:
+        """Send what has no answer."""
         if self._writer is not None and self._error is None:
-            self._writer.write(encode((None, message)))
+            self._writer.write(encode(Letter(None, order)))
 
-    def ask(self, message: Any, what: str, deadline_s: float, setting: str, owner: str = "the loop") -> Awaitable[Any]:
-        """Send a message, now, and await its answer; several questions may be open at once."""
-        return self._waits.wait_with_deadline(self.call(message), owner, f"{self.name}: {what}", deadline_s, setting)
+    def ask(
+        self, question: Question[T], what: str, deadline_s: float, setting: str, owner: str = "the loop"
+    ) -> Awaitable[T]:
+        """Send a question, now, and await its answer; several may be open at once."""
+        return self._waits.wait_with_deadline(self.call(question), owner, f"{self.name}: {what}", deadline_s, setting)
 
-    def call(self, message: Any) -> Coroutine[Any, Any, Any]:
-        """Send a message, now, and await its answer without a deadline: the caller has its own."""
+    def call(self, question: Question[T]) -> Coroutine[object, None, T]:
+        """Send a question, now, and await its answer without a deadline: the caller has its own."""
         if self._error is not None:
             raise self._error
         if self._writer is None:
@@ -108,10 +125,10 @@ class ChildProcess:
         number, self._asked = self._asked, self._asked + 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._questions[number] = answer
-        self._writer.write(encode((number, message)))
+        self._writer.write(encode(Letter(number, cast("Question[object]", question))))
         return self._answer(number, answer)
 
-    async def _answer(self, number: int, answer: asyncio.Future[Any]) -> Any:
+    async def _answer(self, number: int, answer: asyncio.Future[T]) -> T:
         try:
             return await answer
         finally:
@@ -121,22 +138,29 @@ class ChildProcess:
         said: BaseException | None = None
         try:
             while True:
-                kind, value = await receive(reader)
-                if kind == "answer" or kind == "refused":  # refused: an expected error; the worker lives on
-                    number, content = value
-                    answer = self._questions.get(number)
-                    if answer is not None and not answer.done():
-                        answer.set_result(content) if kind == "answer" else answer.set_exception(content)
-                elif kind == "phase":
-                    self._phase = value
-                elif kind == "error":
-                    said = value
-                else:
-                    self._on_message((kind, value))
+                message: FromWorker = await receive(reader)
+                match message:
+                    case Answer(number, value):
+                        if (asked := self._open(number)) is not None:
+                            asked.set_result(value)
+                    case Refused(number, error):
+                        if (asked := self._open(number)) is not None:
+                            asked.set_exception(error)
+                    case Phase(name):
+                        self._phase = name
+                    case Dying(error):
+                        said = error
+                    case _:
+                        self._on_message(message)
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._died(said)
-        except Exception as error:  # what a message set off here failed (a full disk under the log, say)
-            self._gone(error)
+        except Exception as failure:  # what a message set off here failed (a full disk under the log, say)
+            self._gone(failure)
+
+    def _open(self, number: int | None) -> asyncio.Future[Any] | None:
+        """Question ``number``, if somebody waits for its answer."""
+        asked = None if number is None else self._questions.get(number)
+        return None if asked is None or asked.done() else asked
 
     async def _died(self, said: BaseException | None) -> None:
         if self._closing:
@@ -162,7 +186,7 @@ class ChildProcess:
         self._closing = True
         if self._writer is not None:
             if self._error is None:
-                self.post(("close",))
+                self.post(Close())
                 await self._child.exited(deadline_s)
             self._writer.close()
         self._child.strike()
