@@ -217,10 +217,10 @@ def test_a_file_may_be_overruled_where_one_breath_may_not(tmp_path: Path) -> Non
 
 def test_more_threads_than_cores_are_remarked_upon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "core_count", lambda: 2)
-    assert checks.warnings(load_config("quickstart"), "train") == []
+    assert checks.warnings(check(load_config("quickstart"), "train")) == []
     crowded = load_config("quickstart", ["engine.count=2"])
-    assert "2 core(s)" in checks.warnings(crowded, "train")[0]
-    assert checks.warnings(crowded, "rehearse") == []
+    assert "2 core(s)" in checks.warnings(check(crowded, "train"))[0]
+    assert checks.warnings(check(crowded, "rehearse")) == []
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,10 @@ def test_bfloat16_on_a_processor_without_it_is_remarked_upon(
     assert has_bfloat16(tmp_path / "cpuinfo") is has
     assert has_bfloat16(tmp_path / "nothing") is None
     monkeypatch.setattr(checks, "has_bfloat16", lambda: has)
-    told = [r for r in checks.warnings(load_config("quickstart", ["learner.bf16=true"]), "train") if "bfloat16" in r]
+    asked = check(load_config("quickstart", ["learner.bf16=true"]), "train")
+    told = [r for r in checks.warnings(asked) if "bfloat16" in r]
     assert len(told) == (has is False)
-    assert not [r for r in checks.warnings(load_config("quickstart"), "train") if "bfloat16" in r]
+    assert not [r for r in checks.warnings(check(load_config("quickstart"), "train")) if "bfloat16" in r]
 
 
 def test_an_uncorrected_objective_runs_when_told_so_or_at_lag_bound_0() -> None:

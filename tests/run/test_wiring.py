@@ -12,7 +12,9 @@ from stretto.envs.build import build_environment, scoring_imports
 from stretto.kernel.errors import ConfigError, DataError
 from stretto.learner.result import StepResult
 from stretto.models.tokenizer import char_tokenizer
-from stretto.run.wiring import _recorder, load_environment
+from stretto.run.checks import check
+from stretto.run.readiness import check_ready
+from stretto.run.wiring import _recorder, load_model
 
 
 @pytest.fixture
@@ -30,7 +32,9 @@ def model(tmp_path: Path) -> Path:
 def load(model: Path, **settings: Any) -> None:
     env = {"name": "data", "path": str(model / "rows.jsonl"), **settings.pop("env", {})}
     config = RunConfig.model_validate({"model": str(model), "env": env, **settings})
-    load_environment(config, "train", lambda line: None)
+    checked = check(config, "train")
+    check_ready(checked)
+    load_model(checked, lambda line: None)
 
 
 def test_what_the_tokenizer_decides_is_checked_before_anything_starts(model: Path) -> None:

@@ -77,7 +77,7 @@ def test_resuming_a_finished_run_starts_nothing_changes_nothing_and_says_what_it
     def never(*arguments: object) -> None:
         raise AssertionError("it loaded the model")
 
-    monkeypatch.setattr("stretto.run.launch.load_environment", never)
+    monkeypatch.setattr("stretto.run.launch.load_model", never)
     before = fingerprints(finished)
     result = go_on(finished)
     assert result["reason"] == "done"

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stretto.config.machine import core_count, has_bfloat16
 from stretto.config.plugins import build_component, check_component, plugin_errors, probe_user_modules
 from stretto.config.rewards import reward_names
 from stretto.config.schema import RunConfig
-from stretto.control.hooks import Rules, build_rules
+from stretto.control.hooks import build_rules
 from stretto.envs.abilities import PromisesLate, RewardsLate
-from stretto.envs.base import ENVIRONMENTS
+from stretto.envs.base import ENVIRONMENTS, Environment
 from stretto.envs.build import build_environment
 from stretto.kernel.components import options_of
 from stretto.kernel.errors import ConfigError, DataError
 from stretto.learner.old_policy.choice import contradictions, route_of
+from stretto.models.tokenizer import LightTokenizer
 from stretto.rollout.types import LEAST_TEMPERATURE
 from stretto.run.engine_needs import check_engine, notes, recorded, vocabulary_of
+from stretto.run.spec import Checked
 from stretto.runtime.workers.kinds import TORCH, find_kind
+from stretto.simulation.costs import CostModel
+from stretto.simulation.env import SimulatedEnvironment
+
+if TYPE_CHECKING:  # torch is for those who compute
+    from stretto.objectives.base import Objective
 
 _ENVIRONMENT = ("bind", "task", "eval_tasks", "rollout", "text")
 _OBJECTIVE = ("needs", "corrects", "advantages", "__call__")
@@ -27,15 +34,15 @@ _THREADS_PER_CORE = 4
 _SMOLLM2_VOCABULARY = 49152
 
 
-def check(config: RunConfig, mode: str = "train") -> Rules:
-    """Raise a ``StrettoError`` that says what can't work; returns the rules, built."""
+def check(config: RunConfig, mode: str = "train") -> Checked:
+    """Raise a ``StrettoError`` that says what can't work; returns what was built on the way."""
     probe_user_modules(config, mode)
     rules = build_rules(config)
     if mode == "simulate":
         if config.epochs is not None:
             raise ConfigError(f"epochs = {config.epochs:g}: simulate reads no data, so it has no end; give max_steps, "
                               "and epochs=none if a recipe sets it")  # fmt: skip
-        return rules
+        return Checked(config, mode, rules, SimulatedEnvironment(costs_of(config)), None, None)
     _check_threads(config, mode)
     find_kind(config, mode)
     check_component(ENVIRONMENTS, config.env, "env", _ENVIRONMENT)
@@ -49,16 +56,23 @@ def check(config: RunConfig, mode: str = "train") -> Rules:
     _check_whole(config, objective)
     if found := list(contradictions(route_of(config.learner.old_policy, objective), config)):
         raise ConfigError("\n".join(found))
-    _check_model(config, mode, env, objective)
-    return rules
+    return Checked(config, mode, rules, env, objective, _check_model(config, mode, env, objective))
 
 
-def warnings(config: RunConfig, mode: str) -> list[str]:
+def costs_of(config: RunConfig) -> CostModel:
+    """The model of hardware behind the virtual clock."""
+    return CostModel(
+        config.simulation.with_defaults(config.sampling.max_new_tokens, config.engine.max_model_len), config.seed
+    )
+
+
+def warnings(checked: Checked) -> list[str]:
     """What will work, but not as well as it might; said once at the start."""
+    config, mode = checked.config, checked.mode
     threads, cores = (config.engine.count + 1) * config.workers.threads, core_count()
     found = []
     if mode != "simulate":
-        found = [*_waits_in_vain(config), *notes(config, find_kind(config, mode).capabilities)]
+        found = [*_waits_in_vain(checked), *notes(config, find_kind(config, mode).capabilities)]
     if mode != "simulate" and config.learner.bf16 and has_bfloat16() is False:
         found.append(
             "learner.bf16 = true, but this processor has no bfloat16 arithmetic: steps take many times as long as with "
@@ -73,14 +87,11 @@ def warnings(config: RunConfig, mode: str) -> list[str]:
     ]
 
 
-def _waits_in_vain(config: RunConfig) -> list[str]:
-    from stretto.objectives import get
-
-    if "late" not in get(config.objective.name, **config.objective.options).needs:
+def _waits_in_vain(checked: Checked) -> list[str]:
+    objective, env = checked.config.objective.name, checked.config.env.name
+    if checked.objective is None or "late" not in checked.objective.needs or _promises_late(checked.env):
         return []
-    if _promises_late(build_environment(config)):
-        return []
-    return [f"objective {config.objective.name!r} takes late rewards, but env {config.env.name!r} promises none"]
+    return [f"objective {objective!r} takes late rewards, but env {env!r} promises none"]
 
 
 def _check_threads(config: RunConfig, mode: str) -> None:
@@ -94,10 +105,10 @@ def _check_threads(config: RunConfig, mode: str) -> None:
         )
 
 
-def _check_objective(config: RunConfig) -> Any:
+def _check_objective(config: RunConfig) -> Objective:
     from stretto.objectives import REGISTRY, names
 
-    objective: Any = build_component(REGISTRY, config.objective, "objective", _OBJECTIVE)
+    objective = build_component(REGISTRY, config.objective, "objective", _OBJECTIVE)
     name = config.objective.name
     if config.lag_bound > 0 and not objective.corrects and not config.allow_uncorrected:
         correcting = [n for n in names() if getattr(REGISTRY.find(n), "corrects", False)]
@@ -108,6 +119,10 @@ def _check_objective(config: RunConfig) -> Any:
             "allow_uncorrected = true"
         )
     _refuse_idle(objective, "objective")
+    if "late" in objective.needs and not hasattr(objective, "lifetime"):
+        raise ConfigError(
+            f"objective.name = {name!r}: its needs name 'late', but it has no attribute `lifetime`: for how many steps?"
+        )
     if "late" not in objective.needs:
         for key, section in (("deadlines.late_s", config.deadlines), ("simulation.late", config.simulation)):
             field = type(section).model_fields[key.rpartition(".")[2]]
@@ -145,7 +160,7 @@ def _promises_late(env: object) -> bool:
     return isinstance(env, PromisesLate) and env.promises_late
 
 
-def _check_late(config: RunConfig, env: Any, objective: Any) -> None:
+def _check_late(config: RunConfig, env: Environment, objective: Objective) -> None:
     """Rewards that arrive after their trajectory need an objective that takes them."""
     if not _promises_late(env):
         return
@@ -158,7 +173,7 @@ def _check_late(config: RunConfig, env: Any, objective: Any) -> None:
         raise ConfigError(f"env.name = {config.env.name!r} promises late rewards, but has no method `late_reward`")
 
 
-def _check_rows(config: RunConfig, objective: Any) -> None:
+def _check_rows(config: RunConfig, objective: Objective) -> None:
     """What a row of one turn can't tell."""
     if config.learner.rows != "turn":
         return
@@ -177,7 +192,7 @@ def _check_rows(config: RunConfig, objective: Any) -> None:
         )
 
 
-def _check_whole(config: RunConfig, objective: Any) -> None:
+def _check_whole(config: RunConfig, objective: Objective) -> None:
     """Some objectives weigh whole trajectories by what the sampler might have said instead."""
     if not getattr(objective, "whole", False):
         return
@@ -206,24 +221,31 @@ def _check_sampling(config: RunConfig) -> None:
         raise ConfigError(f"eval.temperature = {config.eval.temperature:g} is greedy in all but name: set 0")
 
 
-def _check_model(config: RunConfig, mode: str, env: Any, objective: Any) -> None:
-    if config.model not in ("tiny", "smollm2"):
-        from stretto.models.resolve import check_directory, check_vocabulary
+def _check_model(config: RunConfig, mode: str, env: Environment, objective: Objective) -> LightTokenizer | None:
+    """Also the model's tokenizer, if it is there."""
+    own = None if config.model in ("tiny", "smollm2") else Path(config.model).expanduser()
+    if own is not None:
+        from stretto.models.resolve import check_directory
 
-        check_directory(Path(config.model).expanduser())
-        check_vocabulary(Path(config.model).expanduser(), tokenizer_of(config, env))
+        check_directory(own)
+    tokenizer = _tokenizer_of(config, env)
+    if own is not None and tokenizer is not None:
+        from stretto.models.resolve import check_vocabulary
+
+        check_vocabulary(own, tokenizer)
     from stretto.models.fit import check_fit
 
     check_fit(config)
     size = None
     if config.engine.top_logprobs or "top" in objective.needs:
-        size = _vocabulary(config, env)
+        size = _vocabulary(config, tokenizer)
     check_engine(config, mode, objective, recorded(config, objective, size))
-    if config.sampling.stop and config.model != "smollm2":  # its tokens are known when the model is there
-        stop_ids(config.sampling.stop, tokenizer_of(config, env))
+    if config.sampling.stop and tokenizer is not None:
+        stop_ids(config.sampling.stop, tokenizer)
+    return tokenizer
 
 
-def stop_ids(stop: Iterable[str], tokenizer: Any) -> list[int]:
+def stop_ids(stop: Iterable[str], tokenizer: LightTokenizer) -> list[int]:
     """The ids that each of ``sampling.stop`` is the text of; ``ConfigError`` if one isn't a token of this model."""
     found: list[int] = []
     for text in stop:
@@ -241,7 +263,7 @@ def stop_ids(stop: Iterable[str], tokenizer: Any) -> list[int]:
     return found
 
 
-def tokenizer_of(config: RunConfig, env: Any) -> Any:
+def _tokenizer_of(config: RunConfig, env: Environment) -> LightTokenizer | None:
     """The tokenizer that a run would have; None for SmolLM2 as long as it isn't converted (``ConfigError`` if it can't
     be)."""
     from stretto.models.tokenizer import alphabet_of, light_char_tokenizer, light_tokenizer
@@ -258,10 +280,10 @@ def tokenizer_of(config: RunConfig, env: Any) -> Any:
     return light_char_tokenizer(alphabet_of(env))
 
 
-def _vocabulary(config: RunConfig, env: Any) -> int:
+def _vocabulary(config: RunConfig, tokenizer: LightTokenizer | None) -> int:
     """Tokens that the model gives a probability."""
-    if config.model == "smollm2":
+    if config.model == "smollm2" or tokenizer is None:
         return _SMOLLM2_VOCABULARY
     if config.model == "tiny":
-        return int(tokenizer_of(config, env).vocab_size)
+        return tokenizer.vocab_size
     return vocabulary_of(Path(config.model).expanduser())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stretto.config.load import read_source, to_toml, validate
 from stretto.config.schema import RunConfig
-from stretto.control.hooks import HOOKS, Rules, in_order
+from stretto.control.hooks import HOOKS, in_order
 from stretto.control.view import View
 from stretto.data.identity import POLICY
 from stretto.kernel.clock import VirtualLoop, WallLoop, few_collections, run_virtual
@@ -34,8 +34,8 @@ from stretto.run import rundir
 from stretto.run.checks import check, warnings
 from stretto.run.readiness import check_ready
 from stretto.run.result import Result, result_of
-from stretto.run.spec import OnProgress, RunSpec
-from stretto.run.wiring import build_context, load_environment, peek_environment
+from stretto.run.spec import Checked, OnProgress, RunSpec
+from stretto.run.wiring import build_context, load_model
 from stretto.run.workers import worker_pool_of
 from stretto.runtime.context import Outcome, RunContext
 from stretto.runtime.failures import explained
@@ -48,34 +48,36 @@ from stretto.runtime.stopping import stoppable
 
 def check_start(
     config: RunConfig, mode: str, resume: Path | None = None, on_progress: OnProgress = lambda line: None
-) -> Rules:
+) -> None:
     """Everything that can be found wrong before anything starts, the run's directory included. Changes nothing.
     ``on_progress`` hears what a resumed run would say of its learning rate."""
-    rules = _check(config, mode, resume)
+    checked = _check(config, mode, resume)
     if resume is None:
         rundir.check_new(Path(config.out_dir))
         rundir.check_free(Path(config.out_dir))
     else:
         rundir.check_free(Path(config.out_dir))
-        view = View(rules.watches_trajectories)
+        view = View(checked.rules.watches_trajectories)
         restored = _restore(config, mode, resume, view)
-        env, model_dir = peek_environment(config, mode)
         if restored is not None:
-            out = Path(config.out_dir)
-            compare(out, restored.inputs, take(config, env, model_dir), env, config.accept_changed)
+            out, model_dir = Path(config.out_dir), None
+            if checked.bound:
+                from stretto.models.resolve import find_model
+
+                model_dir = find_model(config, checked.env)
+            compare(out, restored.inputs, take(config, checked.env, model_dir), checked.env, config.accept_changed)
             before = validate(read_source(str(out / "config.toml"))).learner
-            run = RunSpec(config, mode, rules, out, restored, on_progress, env, model_dir, (), before=before)
-            run.rates(view.max_steps, run_length(config, env.epoch_size)[0])
-    return rules
+            run = RunSpec(checked, out, restored, on_progress, before=before)
+            run.rates(view.max_steps, run_length(config, checked.env.epoch_size)[0])
 
 
-def _check(config: RunConfig, mode: str, resume: Path | None) -> Rules:
+def _check(config: RunConfig, mode: str, resume: Path | None) -> Checked:
     """What both a dry run and a start look at before the run's directory."""
-    rules = check(config, mode)
-    check_ready(config, mode)
+    checked = check(config, mode)
+    check_ready(checked)
     if config.accept_changed and resume is None:
         raise ConfigError("accept_changed is for --resume: a new run has nothing that could have changed")
-    return rules
+    return checked
 
 
 def launch(config: RunConfig, mode: str, *, resume: Path | None = None, saves: bool = True) -> Result:
@@ -92,7 +94,7 @@ def launch(config: RunConfig, mode: str, *, resume: Path | None = None, saves: b
 
 def _launch(config: RunConfig, mode: str, resume: Path | None, signals: Signals | None) -> Result:
     """``launch``; ``signals``: those that end it in order."""
-    rules = _check(config, mode, resume)
+    checked = _check(config, mode, resume)
     out = Path(config.out_dir)
     if resume is None:
         rundir.check_new(out)
@@ -100,7 +102,7 @@ def _launch(config: RunConfig, mode: str, resume: Path | None, signals: Signals 
         rundir.make(out)
     try:
         with rundir.hold(out):
-            return _held(config, mode, rules, out, resume, signals)
+            return _held(checked, out, resume, signals)
     except OSError as error:
         if error.errno is None:  # no file's fault: a TimeoutError that a timer of the user's code raised, say
             raise StrettoError(
@@ -120,11 +122,9 @@ def _launch(config: RunConfig, mode: str, resume: Path | None, signals: Signals 
         raise Interrupted(signals.came[0], why) from None
 
 
-def _held(
-    config: RunConfig, mode: str, rules: Rules, out: Path, resume: Path | None, signals: Signals | None
-) -> Result:
+def _held(checked: Checked, out: Path, resume: Path | None, signals: Signals | None) -> Result:
     """``launch``, in a directory that is ours alone."""
-    view, figures = View(rules.watches_trajectories), Figures()
+    config, mode, view, figures = checked.config, checked.mode, View(checked.rules.watches_trajectories), Figures()
     live = LiveView(
         config.logging.console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train",
         max_new_tokens=config.sampling.max_new_tokens, health=figures.health,
@@ -143,12 +143,10 @@ def _held(
         with live, worker_pool_of(config, mode, out) as worker_pool:
             if again:
                 live.progress(f"{out} had trained nothing yet: it begins again")
-            for line in warnings(config, mode):
+            for line in warnings(checked):
                 live.progress(line)
-            run = RunSpec(
-                config, mode, rules, out, restored, live.progress, *load_environment(config, mode, live.progress),
-                worker_pool, live.working, live.samples,
-            )  # fmt: skip
+            run = RunSpec(checked, out, restored, live.progress, *load_model(checked, live.progress), worker_pool,
+                          live.working, live.samples)  # fmt: skip
             run.inputs = take(config, run.env, run.model_dir)
             if restored is not None:
                 for line in compare(out, restored.inputs, run.inputs, run.env, config.accept_changed):

@@ -13,11 +13,10 @@ from stretto.config.machine import core_count
 from stretto.config.plugins import plugin_errors
 from stretto.config.schema import RunConfig
 from stretto.envs.base import Environment
-from stretto.envs.build import build_environment
 from stretto.kernel.errors import ConfigError
 from stretto.models.protocols import Demonstrates
-from stretto.run.checks import tokenizer_of
-from stretto.run.wiring import bind, peek_environment
+from stretto.run.spec import Checked
+from stretto.run.wiring import bind
 from stretto.runtime.length import run_length
 from stretto.runtime.workers.kinds import TORCH
 from stretto.weights.transport import find_transport
@@ -26,12 +25,14 @@ _MOST_TRAJECTORIES = 1 << 24
 _MOST_TASKS = 1_000_000
 
 
-def check_ready(config: RunConfig, mode: str) -> None:
-    """Raise a ``StrettoError`` that says what this machine, the data or the tasks lack for a run."""
+def check_ready(checked: Checked) -> None:
+    """Raise a ``StrettoError`` that says what this machine, the data or the tasks lack for a run. Binds the environment
+    if the tokenizer is there."""
+    config, mode, env = checked.config, checked.mode, checked.env
     _check_sizes(config)
     _check_packages(config)
     if mode == "simulate":
-        run_length(config, peek_environment(config, mode)[0].epoch_size)
+        run_length(config, env.epoch_size)
         return
     _check_weights(config, mode)
     if mode == "train" and config.workers.own_cores and core_count() <= config.workers.threads:
@@ -40,12 +41,11 @@ def check_ready(config: RunConfig, mode: str) -> None:
             f"process may use {core_count()}: set false"
         )
     with plugin_errors("env.name", config.env.name):
-        env = build_environment(config)
         _check_worked(config, env)
-        tokenizer = tokenizer_of(config, env)
-        if tokenizer is None:
+        if checked.tokenizer is None:
             return
-        bind(config, env, tokenizer)
+        bind(config, env, checked.tokenizer, checked.notes.append)
+        checked.bound = True
         run_length(config, env.epoch_size)
         env.task(0)
         if config.eval.tasks:

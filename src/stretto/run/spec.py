@@ -1,19 +1,25 @@
-"""What one run is asked to be, before any part of it is built."""
+"""What one run is asked to be: its configuration, looked at, and what the rest of it is built from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stretto.config.learner import LearnerConfig
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules
 from stretto.envs.base import Environment
+from stretto.kernel.errors import InvariantError
 from stretto.learner.schedule import rate_change
+from stretto.models.tokenizer import LightTokenizer
 from stretto.runtime.inputs import Inputs
 from stretto.runtime.manifest import Restored
 from stretto.runtime.workers.worker_pool import WorkerPool
+
+if TYPE_CHECKING:  # torch is for those who compute
+    from stretto.objectives.base import Objective
 
 OnProgress = Callable[[str], None]
 
@@ -24,18 +30,34 @@ def engine_names(config: RunConfig) -> list[str]:
 
 
 @dataclass(slots=True)
-class RunSpec:
-    """One run: its configuration, mode, directory, and the checkpoint to go on from."""
+class Checked:
+    """A configuration in which nothing wrong was found, and what was built to find that out. The run is made of these
+    parts: nothing is built twice."""
 
     config: RunConfig
     mode: str
     rules: Rules
+    env: Environment
+    objective: Objective | None
+    """None: a simulation computes no loss."""
+    tokenizer: LightTokenizer | None
+    """The model's; None: it has none (a simulation), or must be converted first."""
+    bound: bool = False
+    """Has the environment been given the tokenizer?"""
+    notes: list[str] = field(default_factory=list)
+    """What is to be said at the start of the environment and its tokenizer."""
+
+
+@dataclass(slots=True)
+class RunSpec:
+    """One run: what was checked, its directory, and the checkpoint to go on from."""
+
+    checked: Checked
     out: Path
     restored: Restored | None
     on_progress: OnProgress
-    env: Environment
-    model_dir: Path | None
-    eos_ids: tuple[int, ...]
+    model_dir: Path | None = None
+    eos_ids: tuple[int, ...] = ()
     worker_pool: WorkerPool | None = None
     """Worker processes, if there are any."""
     working: Callable[[str, int, int], None] = lambda what, done, total: None
@@ -63,6 +85,33 @@ class RunSpec:
                 f"{why}. Set learner.lr, .schedule, .warmup_steps or .final_lr_share with --resume if it shall not"
             )
         return changed
+
+    @property
+    def config(self) -> RunConfig:
+        """Its settings."""
+        return self.checked.config
+
+    @property
+    def mode(self) -> str:
+        """``train``, ``rehearse`` or ``simulate``."""
+        return self.checked.mode
+
+    @property
+    def rules(self) -> Rules:
+        """One a hook."""
+        return self.checked.rules
+
+    @property
+    def env(self) -> Environment:
+        """The environment, bound once the model's directory is known."""
+        return self.checked.env
+
+    @property
+    def objective(self) -> Objective:
+        """The loss. ``InvariantError`` in a simulation, which computes none."""
+        if self.checked.objective is None:
+            raise InvariantError("a simulation has no objective")
+        return self.checked.objective
 
     @property
     def virtual(self) -> bool:

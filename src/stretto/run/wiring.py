@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stretto.config.schema import RunConfig
 from stretto.control.placement import placement
@@ -15,7 +15,7 @@ from stretto.data.identity import Role
 from stretto.data.trajectory import Trajectory
 from stretto.envs.abilities import ChecksPrompts
 from stretto.envs.base import Environment, Task
-from stretto.envs.build import build_environment, scoring_imports
+from stretto.envs.build import scoring_imports
 from stretto.envs.scoring import InlineScoring, ScoringPool
 from stretto.envs.scoring_waiting import WaitingScoring
 from stretto.kernel.events import EventLog
@@ -23,15 +23,14 @@ from stretto.kernel.waits import Waits
 from stretto.learner.old_policy.choice import DURING_ROLLOUT, route_of
 from stretto.learner.result import StepResult
 from stretto.models.tokenizer import LightTokenizer, light_tokenizer
-from stretto.objectives import get
 from stretto.observe.metrics import MetricsWriter
 from stretto.observe.samples import expected, lines_of, ratios_of, sample_of, spread, write_evaluation, write_samples
 from stretto.pool.group import Group
 from stretto.pool.old_logprobs import OldLogprobs
 from stretto.rollout.types import SamplingParams
-from stretto.run.checks import stop_ids
+from stretto.run.checks import costs_of, stop_ids
 from stretto.run.engine_needs import recorded
-from stretto.run.spec import OnProgress, RunSpec
+from stretto.run.spec import Checked, OnProgress, RunSpec
 from stretto.run.workers import build_workers, slice_size
 from stretto.runtime.context import RunContext
 from stretto.runtime.engine_pool import EnginePool
@@ -39,8 +38,10 @@ from stretto.runtime.evaluate import Evaluator
 from stretto.runtime.failures import Failures, readable
 from stretto.runtime.late import LateRewards
 from stretto.runtime.length import run_length
-from stretto.simulation.costs import CostModel
-from stretto.simulation.env import DelayedEnvironment, SimulatedEnvironment
+from stretto.simulation.env import DelayedEnvironment
+
+if TYPE_CHECKING:  # torch is for those who compute
+    from stretto.objectives.interface import AwaitsRewards
 
 
 def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics: MetricsWriter) -> RunContext:
@@ -48,7 +49,7 @@ def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics
     config = run.config
     env = run.env
     max_steps, tasks_in_all = run_length(config, env.epoch_size)
-    costs = _costs(config) if run.virtual else None
+    costs = costs_of(config) if run.virtual else None
     scoring = _scoring(run, log)
     sampling = _sampling(run)
     handles, learner = build_workers(run, log, waits, costs, max_steps)
@@ -63,7 +64,7 @@ def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics
             )  # fmt: skip
     if run.mode == "rehearse" and costs is not None:
         env = DelayedEnvironment(env, costs)
-    late = None if run.mode == "simulate" else _late(config, env, log, scoring)
+    late = None if run.mode == "simulate" else _late(run, env, log, scoring)
     return RunContext(
         config=config, rules=run.rules, env=env, engines=engines, learner=learner, scoring=scoring, sampling=sampling,
         log=log, view=view, waits=waits, out=run.out, max_steps=max_steps, tasks_in_all=tasks_in_all,
@@ -72,12 +73,6 @@ def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics
         offsets=lambda: {"metrics.jsonl": metrics.offset}, slice_size=slice_size(run), late=late,
         inputs=run.inputs, **_recorded(run),
     )  # fmt: skip
-
-
-def _costs(config: RunConfig) -> CostModel:
-    return CostModel(
-        config.simulation.with_defaults(config.sampling.max_new_tokens, config.engine.max_model_len), config.seed
-    )
 
 
 def _texts(run: RunSpec, log: EventLog) -> Callable[[Trajectory], str]:
@@ -90,13 +85,13 @@ def _keep(run: RunSpec, text: Callable[[Trajectory], str], version: int, played:
     run.show(lines_of(write_evaluation(run.out, version, played, text=text, decode=decode)))
 
 
-def _late(config: RunConfig, env: Environment, log: EventLog, scoring: Any) -> LateRewards | None:
+def _late(run: RunSpec, env: Environment, log: EventLog, scoring: Any) -> LateRewards | None:
     """Late rewards, where the objective takes them."""
-    objective: Any = get(config.objective.name, **config.objective.options)
-    if "late" not in objective.needs:
+    if "late" not in run.objective.needs:
         return None
-    late = LateRewards(env, lifetime=objective.lifetime, log=log, scoring=scoring, seed=config.seed,
-                       late_s=config.deadlines.late_s)  # fmt: skip
+    objective = cast("AwaitsRewards", run.objective)
+    late = LateRewards(env, lifetime=objective.lifetime, log=log, scoring=scoring, seed=run.config.seed,
+                       late_s=run.config.deadlines.late_s)  # fmt: skip
     log.hear(deciding=[late])
     return late
 
@@ -105,9 +100,8 @@ def _recorded(run: RunSpec) -> dict[str, Any]:
     """What is recorded of each sampled token: alternatives to it by the engines, old log-probabilities by whom."""
     if run.model_dir is None:  # simulated: no tokens, only numbers of them
         return {}
-    objective = get(run.config.objective.name, **run.config.objective.options)
-    top_logprobs, sampled_logprobs = recorded(run.config, objective, run.model_dir)
-    route = route_of(run.config.learner.old_policy, objective)
+    top_logprobs, sampled_logprobs = recorded(run.config, run.objective, run.model_dir)
+    route = route_of(run.config.learner.old_policy, run.objective)
     old_logprobs = OldLogprobs() if route in DURING_ROLLOUT else None
     return {
         "top_logprobs": top_logprobs,
@@ -117,38 +111,27 @@ def _recorded(run: RunSpec) -> dict[str, Any]:
     }
 
 
-def load_environment(
-    config: RunConfig, mode: str, on_progress: OnProgress
-) -> tuple[Environment, Path | None, tuple[int, ...]]:
-    """The bound environment, the model's directory (built, converted or the user's) and the ids that end a text."""
-    if mode == "simulate":
-        return SimulatedEnvironment(_costs(config)), None, ()
+def load_model(checked: Checked, on_progress: OnProgress) -> tuple[Path | None, tuple[int, ...]]:
+    """The model's directory (built, converted or the user's; None: a simulation has none) and the ids that end a text.
+    The environment is bound then."""
+    if checked.mode == "simulate":
+        return None, ()
     from stretto.models.resolve import check_vocabulary, resolve_model
 
-    env = build_environment(config)
-    model_dir = resolve_model(config, env, on_progress)
-    tokenizer = light_tokenizer(model_dir)
-    check_vocabulary(model_dir, tokenizer)
-    return env, model_dir, bind(config, env, tokenizer, on_progress)
+    model_dir = resolve_model(checked.config, checked.env, on_progress)
+    if checked.tokenizer is None:
+        checked.tokenizer = light_tokenizer(model_dir)
+    check_vocabulary(model_dir, checked.tokenizer)
+    if not checked.bound:
+        bind(checked.config, checked.env, checked.tokenizer, checked.notes.append)
+        checked.bound = True
+    for note in checked.notes:
+        on_progress(note)
+    return model_dir, checked.tokenizer.eos_ids
 
 
-def peek_environment(config: RunConfig, mode: str) -> tuple[Environment, Path | None]:
-    """The environment, bound if the model's directory (the second result) is there; builds no model."""
-    if mode == "simulate":
-        return SimulatedEnvironment(_costs(config)), None
-    from stretto.models.resolve import find_model
-
-    env = build_environment(config)
-    model_dir = find_model(config, env)
-    if model_dir is not None:
-        bind(config, env, light_tokenizer(model_dir))
-    return env, model_dir
-
-
-def bind(
-    config: RunConfig, env: Environment, tokenizer: LightTokenizer, on_progress: OnProgress = lambda line: None
-) -> tuple[int, ...]:
-    """Give the environment its tokenizer and let it check its prompts; the ids that end a text."""
+def bind(config: RunConfig, env: Environment, tokenizer: LightTokenizer, on_progress: OnProgress) -> None:
+    """Give the environment its tokenizer and let it check its prompts."""
     env.bind(tokenizer, config.seed)
     if isinstance(env, ChecksPrompts):
         for note in env.check_prompts(config.engine.max_model_len - 1) or ():
@@ -158,7 +141,6 @@ def bind(
             "note: neither generation_config.json nor config.json nor the tokenizer names an end token: each answer "
             "goes on to sampling.max_new_tokens; name one there, or set sampling.stop"
         )
-    return tokenizer.eos_ids
 
 
 def _sampling(run: RunSpec) -> SamplingParams:

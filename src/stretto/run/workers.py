@@ -18,6 +18,7 @@ from stretto.runtime.workers.base import EngineHandle, LearnerHandle
 from stretto.runtime.workers.foreign import ForeignEngine
 from stretto.runtime.workers.inline import InlineEngine, InlineLearner
 from stretto.runtime.workers.kinds import TORCH, EngineSpec, find_kind
+from stretto.runtime.workers.messages import WorkerSpec
 from stretto.runtime.workers.process import ProcessEngine, ProcessLearner
 from stretto.runtime.workers.simulated import SimulatedEngineHandle
 from stretto.runtime.workers.worker_pool import LEARNER, WorkerPool
@@ -92,7 +93,7 @@ def _inline_learner(
 ) -> LearnerHandle:
     from stretto.learner.build import build_learner
 
-    learner = build_learner(_model_dir(run), run.config, max_steps)
+    learner = build_learner(_model_dir(run), run.config, max_steps, run.objective)
     return InlineLearner(learner, costs, waits, run.config.deadlines.step_s, transport)
 
 
@@ -103,12 +104,8 @@ def _apart(run: RunSpec, log: EventLog, waits: Waits, max_steps: int) -> Workers
     transport = worker_pool.transport
     nbytes = published_bytes(model_dir, 8 if config.learner.dtype == "float64" else 4)
     transport.reserve(nbytes, config.weights.staged_versions)
-    spec: dict[str, Any] = {
-        "model_dir": str(model_dir), "threads": config.workers.threads, "seed": config.seed, "eos_ids": run.eos_ids,
-        "engine": config.engine, "config": config, "max_steps": max_steps, "weight_drift": config.eval.weight_drift,
-        "own_cores": config.workers.own_cores, "keep_versions": may_pin(config),
-        "transport": (config.weights.transport, transport.place),
-    }  # fmt: skip
+    spec = WorkerSpec(config, str(model_dir), run.eos_ids, max_steps, (config.weights.transport, transport.place),
+                      keep_versions=may_pin(config))  # fmt: skip
     shared: dict[str, Any] = {"startup_s": d.startup_s, "shutdown_s": d.shutdown_s}
     restarts = config.workers.max_restarts if config.workers.on_engine_crash == "restart" else 0
     if config.engine.kind == TORCH:

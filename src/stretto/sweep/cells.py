@@ -208,9 +208,9 @@ def _sft_models(pool: ProcessMap, source: str, settings: Sequence[str], cells: I
 
 
 def _build(source: str, settings: list[str], cell: Cell) -> None:
-    from stretto.run.wiring import load_environment
+    from stretto.run.wiring import load_model
 
-    load_environment(_load(source, settings, cell), "rehearse", _silent)
+    load_model(check(_load(source, settings, cell), "rehearse"), _silent)
 
 
 def _silent(line: str) -> None:
