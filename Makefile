@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: quickstart test slow lint docs benchmarks clean
+.PHONY: quickstart test slow mutants lint docs benchmarks clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +25,9 @@ test: $(READY)
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow --timeout 1800
+
+mutants: $(READY)
+	$(BIN)/python tests/mutants/run.py
 
 lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks docs examples

@@ -96,7 +96,7 @@ def test_reproduce_without_a_name_lists_those_that_have_an_experiment(
 
 def fake(passed: bool) -> Any:
     def reproduce(settings: Settings) -> Outcome:
-        checks = [Check("slope", -0.5, "<= 0", -1.0, passed), Check("return", {"a": 1.0})]
+        checks = [Check("slope", -0.5, "<= 0", -1.0, passed), Check("return", {"a": 1.0}, paper=2, where="table 1")]
         return Outcome(checks, ["a note"], lambda figure: figure.subplots().plot([1, 2]))
 
     return reproduce
@@ -109,14 +109,30 @@ def test_reproduce_ends_with_one_json_object(
     monkeypatch.setattr("stretto.papers.copc.reproduce", fake(passed))
     code, out, _ = run(monkeypatch, capsys, "reproduce", "copc", "--json", "--figures", str(tmp_path))
     record = json.loads(out.splitlines()[-1])
-    assert list(record) == ["paper", "claim", "published", "measured", "pass", "seconds", "figure"]
-    assert (record["pass"], code) == (passed, 0 if passed else 1)
-    assert record["published"] == {"slope": -1.0}
-    assert record["measured"] == {"slope": -0.5, "return": {"a": 1.0}}
+    assert (record["verdict"], record["failed"], code) == (("pass", False, 0) if passed else ("FAIL", True, 1))
+    assert record["checks"] == [
+        {"name": "slope", "paper": None, "where": "", "reference": -1.0, "here": -0.5, "condition": "<= 0",
+         "verdict": record["verdict"]},
+        {"name": "return", "paper": 2, "where": "table 1", "reference": None, "here": {"a": 1.0}, "condition": "",
+         "verdict": "reported"},
+    ]  # fmt: skip
+    assert (record["notes"], record["seeds"], record["quick"]) == (["a note"], {"first": 0, "count": None}, False)
+    assert record["versions"]["numpy"]
     assert Path(record["figure"]).read_bytes()[:4] == b"\x89PNG"
     code, out, _ = run(monkeypatch, capsys, "reproduce", "copc", "--figures", str(tmp_path))
     assert ("FAIL" in out) is not passed
     assert "a note" in out
+    assert "2 (table 1)" in out
+
+
+def test_what_asks_nothing_is_reported_and_ends_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = Outcome([Check("x", 1), Check("effect", 2, absent=True)])
+    monkeypatch.setattr("stretto.papers.copc.reproduce", lambda settings: found)
+    code, out, _ = run(monkeypatch, capsys, "reproduce", "copc", "--figures", str(tmp_path))
+    assert code == 0
+    assert "reported, 1 not reproduced in" in out
 
 
 def test_a_figure_that_cannot_be_written_costs_no_result(

@@ -39,7 +39,7 @@ def test_every_reproducible_paper_has_its_data_and_figure() -> None:
 
 def test_data_and_page_of_a_verdict(script: ModuleType, tmp_path: Path) -> None:
     checks = [
-        Check("a | b", [1 / 3, float("nan")], "below 1", 0.25, True),
+        Check("a", [1 / 3, float("nan")], "below 1", 0.25, True, paper=0.3, where="table 2"),
         Check("effect", {"x": 2}, "there", absent=True),
         Check("more", "words"),
     ]
@@ -47,9 +47,16 @@ def test_data_and_page_of_a_verdict(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / f"{PAPERS[0].name}.json").write_text(script.data(verdict))
     kept = json.loads(script.data(verdict))
     assert kept["checks"][0] == {
-        "name": "a | b", "ours": [0.3333, "nan"], "expected": 0.25, "condition": "below 1", "verdict": "pass"
+        "name": "a", "paper": 0.3, "where": "table 2", "reference": 0.25, "here": [0.3333, "nan"],
+        "condition": "below 1", "verdict": "pass",
     }  # fmt: skip
+    assert kept["verdict"] == "pass, 1 not reproduced"
+    assert {"seeds", "versions", "notes"} <= kept.keys()
     page = script.page(tmp_path)
-    assert "| a \\| b | below 1 | 0.3333, nan | pass |\n| effect | there | x: 2 | not reproduced |\n\nAll 3" in page
-    assert "* a note" in page
+    assert "3 figures: 1 pass, 1 not reproduced, 1 reported ([copc.json]" in page
+    assert "* not reproduced: effect (there)\n* a note" in page
     assert "words" not in page
+
+
+def test_the_page_is_short_enough_to_read() -> None:
+    assert len((DOCS / "papers.md").read_text().split()) < 6000

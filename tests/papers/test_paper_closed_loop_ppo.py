@@ -51,9 +51,9 @@ def test_the_rates_are_those_of_the_table() -> None:
     outcome = closed_loop_ppo.rate(Settings())
     assert outcome.passed
     for check in outcome.checks:
-        if check.published is not None:
+        if check.reference is not None:
             slopes = [value for value, _, _ in check.measured.values()]
-            assert slopes == pytest.approx(list(check.published), abs=0.1), check.name
+            assert slopes == pytest.approx(list(check.reference), abs=0.1), check.name
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from stretto.kernel.errors import ConfigError
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.catalog import PAPERS, find
 from stretto.papers.parts import together
-from stretto.papers.run import save_figure, word
+from stretto.papers.run import save_figure
 
 
 def test_parts_run_in_turn_and_keep_their_names(tmp_path: Any) -> None:
@@ -50,5 +50,5 @@ def test_an_unknown_part_is_told_its_neighbour() -> None:
 
 
 def test_an_effect_that_did_not_appear_is_said() -> None:
-    words = [word(Check("a", 1, passed=p, absent=x)) for p, x in ((None, False), (None, True), (True, False))]
+    words = [Check("a", 1, passed=p, absent=x).verdict for p, x in ((None, False), (None, True), (True, False))]
     assert words == ["reported", "not reproduced", "pass"]

@@ -114,7 +114,8 @@ def reproduce(
 ) -> None:
     """Run a paper's experiment on this machine. What it measures is put beside what the paper says.
 
-    Each figure has a condition that must hold for the claim to count as reproduced; exit code 1 if one fails.
+    Beside each figure: what the paper says, and a reference of our own from its formulas. Where a condition is named it
+    must hold for the claim to count as reproduced; exit code 1 if one fails.
     """
     from stretto.papers import PAPERS, Settings, find
     from stretto.papers.run import reproduce as run_one
@@ -133,12 +134,11 @@ def reproduce(
     if name is not None:
         verdict = run_one(find(name), settings, figures)
         print(json.dumps(verdict.record())) if as_json else _show(verdict)
-        passed = verdict.outcome.passed
+        failed = verdict.outcome.failed
     else:
 
         def say(verdict: Verdict) -> None:
-            word = "pass" if verdict.outcome.passed else "FAIL"
-            err.print(f"{verdict.paper.name}: {word}, {verdict.seconds:.0f} s")
+            err.print(f"{verdict.paper.name}: {verdict.outcome.verdict}, {verdict.seconds:.0f} s")
 
         try:
             verdicts = reproduce_all(settings, figures, jobs, say)
@@ -148,8 +148,8 @@ def reproduce(
         text = table(verdicts)
         (figures / "table.md").write_text(text + "\n")
         print(json.dumps([v.record() for v in verdicts]) if as_json else text)
-        passed = all(v.outcome.passed for v in verdicts)
-    if not passed:
+        failed = any(v.outcome.failed for v in verdicts)
+    if failed:
         raise typer.Exit(1)
 
 
@@ -165,22 +165,21 @@ def _show(verdict: Verdict) -> None:
         print(table([verdict]))  # a line a check, however wide
     for note in verdict.outcome.notes:
         out.print(f"note: {note}")
-    out.print(f"{'pass' if verdict.outcome.passed else 'FAIL'} in {verdict.seconds:.1f} s")
+    out.print(f"{verdict.outcome.verdict} in {verdict.seconds:.1f} s")
     if verdict.figure:
         out.print(f"figure: {verdict.figure}")
 
 
 def _checks(verdict: Verdict) -> Table:
-    from stretto.papers.run import text, word
+    from stretto.papers.run import said, text
 
     shown = Table(show_header=True, box=None, padding=(0, 2))
-    for column in ("what", "published", "ours", "condition", "verdict"):
+    for column in ("what", "paper", "reference", "here", "condition", "verdict"):
         shown.add_column(column, overflow="fold")
     colour = {"pass": "green", "FAIL": "bold red", "reported": "dim", "not reproduced": "yellow"}
     for check in verdict.outcome.checks:
-        said = word(check)
-        cells = (check.name, text(check.published), text(check.measured), check.condition)
-        shown.add_row(*cells, Text(said, colour[said]))
+        cells = (check.name, said(check), text(check.reference), text(check.measured), check.condition)
+        shown.add_row(*cells, Text(check.verdict, colour[check.verdict]))
     return shown
 
 

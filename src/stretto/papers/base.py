@@ -59,16 +59,26 @@ class Settings:
 
 @dataclass(frozen=True)
 class Check:
-    """One figure: ``measured`` beside ``published`` (the paper's, or what was expected before the first run; None:
-    neither), ``condition`` in words. ``passed`` None: reported without a condition; ``absent``: and the paper's effect
-    did not appear, which the verdict says."""
+    """One figure: ``measured`` here, beside ``reference`` (our own, computed independently from the specification, or
+    expected before the first run) and ``paper`` (what the paper itself says, and ``where`` in it); None: there is none.
+    ``condition`` in words. ``passed`` None: reported without a condition; ``absent``: and the paper's effect did not
+    appear, which the verdict says."""
 
     name: str
     measured: Shown
     condition: str = ""
-    published: Shown = None
+    reference: Shown = None
     passed: bool | None = None
     absent: bool = False
+    paper: Shown = None
+    where: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``FAIL``, ``not reproduced`` or ``reported``."""
+        if self.passed is None:
+            return "not reproduced" if self.absent else "reported"
+        return "pass" if self.passed else "FAIL"
 
 
 @dataclass
@@ -81,7 +91,20 @@ class Outcome:
     plot: Callable[[Canvas], None] | None = None
 
     @property
+    def failed(self) -> bool:
+        """Is there a condition that doesn't hold?"""
+        return any(c.passed is False for c in self.checks)
+
+    @property
     def passed(self) -> bool:
         """Whether all conditions hold, of which there must be at least one."""
-        asked = [c.passed for c in self.checks if c.passed is not None]
-        return bool(asked) and all(asked)
+        return self.verdict.startswith("pass")
+
+    @property
+    def verdict(self) -> str:
+        """``FAIL`` if a condition doesn't hold; ``pass``, or ``reported`` where nothing was asked; and how many of the
+        paper's effects did not appear."""
+        asked = any(c.passed is not None for c in self.checks)
+        absent = sum(c.verdict == "not reproduced" for c in self.checks)
+        word = "FAIL" if self.failed else "pass" if asked else "reported"
+        return f"{word}, {absent} not reproduced" if absent else word

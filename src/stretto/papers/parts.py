@@ -16,8 +16,7 @@ def together(parts: Mapping[str, Callable[[Settings], Outcome]], settings: Setti
     for name, run in parts.items():
         start = time.perf_counter()
         found[name] = run(settings)
-        verdict = "pass" if found[name].passed else "reported" if not _asked(found[name]) else "FAIL"
-        settings.say(f"{name}: {verdict}, {time.perf_counter() - start:.0f} s")
+        settings.say(f"{name}: {found[name].verdict}, {time.perf_counter() - start:.0f} s")
     checks = [dataclasses.replace(c, name=f"{part}: {c.name}") for part, o in found.items() for c in o.checks]
     notes = [f"{part}: {note}" for part, o in found.items() for note in o.notes]
     drawn = [o.plot for o in found.values() if o.plot is not None]
@@ -31,7 +30,3 @@ def together(parts: Mapping[str, Callable[[Settings], Outcome]], settings: Setti
             fill(rows[0])
 
     return Outcome(checks, notes, plot)
-
-
-def _asked(outcome: Outcome) -> bool:
-    return any(c.passed is not None for c in outcome.checks)

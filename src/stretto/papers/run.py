@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from stretto.kernel.errors import ConfigError
@@ -20,25 +22,41 @@ from stretto.papers.catalog import PAPERS
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What ``stretto reproduce`` says about a paper. ``figure``: path of the PNG, None without one."""
+    """What ``stretto reproduce`` says about a paper. ``figure``: path of the PNG, None without one. ``settings``: how
+    it was asked."""
 
     paper: Paper
     outcome: Outcome
     seconds: float
     figure: str | None
+    settings: Settings = dataclasses.field(default_factory=Settings)
 
     def record(self) -> JsonObject:
         """The verdict as the JSON object that scripts read."""
-        checks = self.outcome.checks
+        how = self.settings
         return {
             "paper": self.paper.name,
             "claim": self.paper.claim,
-            "published": {c.name: plain(c.published) for c in checks if c.published is not None},
-            "measured": {c.name: plain(c.measured) for c in checks},
-            "pass": self.outcome.passed,
+            "verdict": self.outcome.verdict,
+            "failed": self.outcome.failed,
+            "checks": [
+                {"name": c.name, "paper": plain(c.paper), "where": c.where, "reference": plain(c.reference),
+                 "here": plain(c.measured), "condition": c.condition, "verdict": c.verdict}
+                for c in self.outcome.checks
+            ],
+            "notes": [*self.outcome.notes],
+            "seeds": {"first": how.first_seed, "count": how.seeds},
+            "quick": how.quick,
+            "versions": versions(),
             "seconds": round(self.seconds, 2),
             "figure": self.figure,
-        }
+        }  # fmt: skip
+
+
+def versions() -> dict[str, Json]:
+    """What the figures were made with."""
+    found: dict[str, Json] = {name: metadata.version(name) for name in ("stretto", "torch", "numpy", "scipy", "numba")}
+    return {"python": platform.python_version(), **found}
 
 
 def reproduce(paper: Paper, settings: Settings, figures: Path) -> Verdict:
@@ -58,7 +76,8 @@ def reproduce(paper: Paper, settings: Settings, figures: Path) -> Verdict:
             figure = str(save_figure(outcome.plot, figures / f"{paper.name}.png"))
         except OSError as error:  # a full disk, say: what was measured is kept
             notes = [*notes, f"no figure: {error}"]
-    return Verdict(paper, dataclasses.replace(outcome, notes=notes, plot=None), time.perf_counter() - start, figure)
+    outcome = dataclasses.replace(outcome, notes=notes, plot=None)
+    return Verdict(paper, outcome, time.perf_counter() - start, figure, dataclasses.replace(settings, say=_silent))
 
 
 def check_directory(figures: Path) -> None:
@@ -107,20 +126,19 @@ def save_figure(fill: Callable[[Canvas], None], path: Path) -> Path:
 
 def table(verdicts: Iterable[Verdict]) -> str:
     """A Markdown table of all checks of all ``verdicts``, one line each."""
-    lines = ["| paper | what | published | ours | condition | verdict |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| of | what | paper | reference | here | condition | verdict |",
+             "| --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     for verdict in verdicts:
         for check in verdict.outcome.checks:
-            cells = [verdict.paper.name, check.name, text(check.published), text(check.measured), check.condition,
-                     word(check)]  # fmt: skip
+            cells = [verdict.paper.name, check.name, said(check), text(check.reference), text(check.measured),
+                     check.condition, check.verdict]  # fmt: skip
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
 
-def word(check: Check) -> str:
-    """The verdict on a check: ``pass``, ``FAIL``, ``not reproduced`` or ``reported``."""
-    if check.passed is None:
-        return "not reproduced" if check.absent else "reported"
-    return "pass" if check.passed else "FAIL"
+def said(check: Check) -> str:
+    """What the paper says, and where."""
+    return f"{text(check.paper)} ({check.where})" if check.where else text(check.paper)
 
 
 def text(value: Shown) -> str:
