@@ -36,6 +36,7 @@ ELSEWHERE = {
     "make quickstart": "run by hand at each release",
     "make slow": "run by hand at each release",
     "make benchmarks": "run by hand at each release",
+    "make mutants": "run by hand at each release",
     "make docs": "run by hand at each release",
     "tensorboard --logdir runs": "a server: it runs until it is stopped",
     "stretto reproduce --all": "the papers of docs/papers.md, one after the other",

@@ -28,7 +28,7 @@ def test_parts_are_named_in_order() -> None:
 def test_every_constant_comes_out(tmp_path: Any) -> None:
     outcome = async_td.constants(QUICK)
     assert failed(outcome) == []
-    assert sum(c.published is not None for c in outcome.checks) == 4 + 1 + 5 + 1 + 2
+    assert sum(c.reference is not None for c in outcome.checks) == 4 + 1 + 5 + 1 + 2
     assert outcome.plot is not None
     assert save_figure(outcome.plot, tmp_path / "constants.png").stat().st_size > 10_000
 
