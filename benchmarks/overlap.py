@@ -66,7 +66,8 @@ def train(settings: list[str], steps: int) -> dict[str, float]:
     command = [sys.executable, "-m", "stretto.cli", "train", "quickstart", f"out={out}/run", f"max_steps={steps}",
                "eval.tasks=0", "logging.report=false", "logging.console=off", "workers.own_cores=true",
                *settings]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": path}
     rows = out / "run" / "metrics.jsonl"
     first, last = int(steps * WARM_UP_SHARE), steps - 2
     with open(out / "output", "wb") as output:

@@ -10,6 +10,7 @@ each command is in the table and asks for what exists.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import resource
@@ -42,6 +43,7 @@ ELSEWHERE = {
     "stretto reproduce --all": "the papers of docs/papers.md, one after the other",
 }
 """Commands that this script leaves to others."""
+PAPER = re.compile(r"stretto reproduce ([\w-]+)")
 BENCHMARK = re.compile(r"python benchmarks/(?!memory|saved_model)\w+\.py\b")
 FREE = re.compile(
     r"stretto (reproduce|papers|recipes|doctor|objectives|compare|calibrate)\b[^:]*$|stretto train (own-)?smollm2\b"
@@ -130,16 +132,19 @@ def write(rows: Rows) -> None:
     lines = []
     for page in pages():
         for command in commands(page):
-            clock, cpu = rows.get((command.page, command.text), (MISSING, ""))
+            clock, cpu = elsewhere(command) or rows.get((command.page, command.text), (MISSING, ""))
             lines.append(f"| {command.page} | `{command.text.replace('|', chr(92) + '|')}` | {clock} | {cpu} |")
     TARGET.write_text(HEAD + "\n".join(dict.fromkeys(lines)) + "\n")
 
 
-def elsewhere(command: Command) -> str | None:
-    """Who runs it, if not this script."""
+def elsewhere(command: Command) -> tuple[str, str] | None:
+    """Who runs it, if not this script; of a whole paper, how long ``docs/papers.py`` took for it."""
     if BENCHMARK.match(command.text):
-        return "run by `make benchmarks`"
-    return ELSEWHERE.get(command.text, "run by a test" if "checkout" in command.tag else None)
+        return "run by `make benchmarks`", ""
+    if (paper := PAPER.fullmatch(command.text)) and (data := ROOT / "docs" / "papers" / f"{paper[1]}.json").exists():
+        return str(json.loads(data.read_text())["seconds"]), "with `docs/papers.py`"
+    who = ELSEWHERE.get(command.text, "run by a test" if "checkout" in command.tag else None)
+    return None if who is None else (who, "")
 
 
 def known(rows: Rows) -> dict[str, tuple[str, str]]:
@@ -153,9 +158,9 @@ def run(page: Path, limit_s: float, rows: Rows, free: dict[str, tuple[str, str]]
     failed, todo = 0, []
     for command in commands(page):
         key = (command.page, command.text)
-        if (who := elsewhere(command)) is not None:
-            rows[key] = (who, "")
-        elif command.text in free:
+        if elsewhere(command) is not None:
+            continue
+        if command.text in free:
             rows[key] = free[command.text]
         elif rows.get(key, ("",))[0] != LONG:
             todo.append(command)
