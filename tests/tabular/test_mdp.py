@@ -107,3 +107,12 @@ def test_another_library_agrees(seed: int) -> None:
     values, choice = policy_iteration(mdp)
     assert np.abs(found.v - values).max() < 1e-11
     assert found.sigma.tolist() == choice.tolist()
+
+
+def test_a_policy_may_be_an_actions_number_for_each_state() -> None:
+    mdp = _random(3)
+    choice = policy_iteration(mdp)[1]
+    np.testing.assert_array_equal(policy_value(mdp, choice), policy_value(mdp, deterministic(choice, mdp.actions)))
+    for wrong in (choice[:-1], np.full(mdp.states, mdp.actions), np.full(mdp.states, 0.5)):
+        with pytest.raises(ConfigError, match=r"policy must hold probabilities \[.*\], or an action's number from 0"):
+            policy_value(mdp, wrong)

@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.gym import TabularEnv, read_mdp
-from stretto.tabular.mdp import MDP, deterministic, policy_iteration, policy_value
+from stretto.tabular.mdp import MDP, absorbing, deterministic, policy_iteration, policy_value
 
 
 def _mdp() -> MDP:
@@ -73,3 +73,20 @@ def test_published_tables_give_the_process_that_the_environment_plays(name: str)
 def test_an_environment_without_a_table_is_refused() -> None:
     with pytest.raises(ConfigError, match="read_mdp: env CartPoleEnv publishes no table"):
         read_mdp(gymnasium.make("CartPole-v1"), 0.9)
+
+
+def test_a_table_that_was_read_becomes_an_episodic_environment_again() -> None:
+    mdp = read_mdp(gymnasium.make("FrozenLake-v1", is_slippery=False), 0.9)
+    ends = absorbing(mdp)
+    assert ends[-1], "where read_mdp lets episodes end"
+    env, best = TabularEnv(mdp, ends=ends), policy_iteration(mdp)[1]
+    state, _ = env.reset(seed=0)
+    rewards, terminated = [], False
+    while not terminated:
+        state, reward, terminated, _, _ = env.step(int(best[state]))
+        rewards.append(reward)
+    assert rewards == [0.0] * 5 + [1.0], "six steps on dry ground lead to the goal, and end there"
+    with pytest.raises(ConfigError, match=r"call reset\(\) first"):
+        env.step(0)
+    with pytest.raises(ConfigError, match="ends must mark states"):
+        TabularEnv(mdp, ends=[0, 1])

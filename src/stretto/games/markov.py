@@ -11,7 +11,7 @@ import numpy as np
 from stretto.data.arrays import Floats, Ints
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, discount, index_in, probabilities
-from stretto.tabular.mdp import MDP, policy_iteration
+from stretto.tabular.mdp import MDP, as_policy, policy_iteration
 
 Policies = Sequence[Floats]
 
@@ -132,6 +132,6 @@ def _checked(where: str, game: MarkovGame, policies: Policies) -> list[Floats]:
     if len(policies) != game.players:
         raise ConfigError(f"{where}: policies has {len(policies)} entries for {game.players} players")
     return [
-        probabilities(where, f"policies[{i}]", p, (game.states, a))
+        as_policy(where, f"policies[{i}]", p, game.states, a)
         for i, (p, a) in enumerate(zip(policies, game.actions, strict=True))
     ]

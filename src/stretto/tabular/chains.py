@@ -83,6 +83,7 @@ def _irreducible(where: str, transitions: ArrayLike) -> tuple[Floats, str]:
         there = np.flatnonzero(label != label[0])[0]
         raise ConfigError(
             f"{where}: transitions are a reducible chain: states 0 and {there} can't be reached from each other; "
-            "give each a way to the other, or leave one out"
+            "give each a way to the other, or leave one out (stretto.tabular.td.process.only_entered drops those that "
+            "a reward process never enters)"
         )
     return p, where

@@ -26,11 +26,15 @@ Published = Keyed[Keyed[Sequence[tuple[float, int, float, bool]]]]
 
 class TabularEnv(DiscreteEnv):
     """``mdp`` as an environment with discrete spaces: observation = state, reward = its mean plus ``noise`` N(0,1).
-    It never terminates by itself; ``horizon``: truncated after so many steps (None: never). ``info`` of a step holds
-    ``mean_reward``."""
+    ``ends`` marks states [S] (bool) that end an episode when they are entered (``mdp.absorbing`` finds those of a table
+    that ``read_mdp`` read); None: it never terminates. ``horizon``: truncated after so many steps (None: never).
+    ``info`` of a step holds ``mean_reward``."""
 
-    def __init__(self, mdp: MDP, noise: float = 0.0, horizon: int | None = None) -> None:
+    def __init__(self, mdp: MDP, noise: float = 0.0, horizon: int | None = None, ends: ArrayLike | None = None) -> None:
         self.mdp = mdp
+        self.ends = np.zeros(mdp.states, bool) if ends is None else np.asarray(ends)
+        if self.ends.shape != (mdp.states,) or self.ends.dtype != bool:
+            raise ConfigError(f"TabularEnv: ends must mark states by True and False, one for each of {mdp.states}")
         self.noise = number("TabularEnv", "noise", noise, 0)
         self.horizon = None if horizon is None else int(number("TabularEnv", "horizon", horizon, 1, whole=True))
         self.observation_space = gymnasium.spaces.Discrete(mdp.states)
@@ -52,15 +56,17 @@ class TabularEnv(DiscreteEnv):
         return self.state, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, object]]:
-        """Next state, reward, False, truncated, info. ``ConfigError`` before ``reset`` or for an unknown action."""
-        if self.state is None:
+        """Next state, reward, terminated, truncated, info. ``ConfigError`` before ``reset``, after an episode's end, or
+        for an unknown action."""
+        if self.state is None or self.ends[self.state]:
             raise ConfigError("TabularEnv.step: call reset() first")
         action = self._checked(action, self.mdp.actions, "action")
         mean = float(self.mdp.rewards[self.state, action])
         reward = mean + self.noise * float(self.np_random.standard_normal()) if self.noise else mean
         self.state = inverse_cdf(self.mdp.transitions[self.state, action], self.np_random.random())
         self.steps += 1
-        return self.state, reward, False, self.steps == self.horizon, {"mean_reward": mean}
+        ended = bool(self.ends[self.state])
+        return self.state, reward, ended, self.steps == self.horizon, {"mean_reward": mean}
 
     @staticmethod
     def _checked(value: object, count: int, name: str) -> int:

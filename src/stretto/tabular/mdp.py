@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stretto.data.arrays import Floats, Ints
+from stretto.data.arrays import Bools, Floats, Ints
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, discount, number, probabilities
 
@@ -66,14 +66,34 @@ def deterministic(choice: Ints, actions: int) -> Floats:
     return np.asarray(np.eye(count)[chosen.astype(np.int64)])
 
 
+def as_policy(where: str, name: str, policy: ArrayLike, states: int, actions: int) -> Floats:
+    """``policy`` as [S,A]: probabilities of the actions, or an action's number for each state [S]. ``ConfigError`` that
+    calls it ``name`` if it is neither."""
+    if np.ndim(policy) != 1:
+        return probabilities(where, name, policy, (states, actions))
+    chosen = array(where, name, policy)
+    if len(chosen) != states or (chosen != np.round(chosen)).any() or not ((chosen >= 0) & (chosen < actions)).all():
+        raise ConfigError(f"{where}: {name} must hold probabilities [{states}, {actions}], or an action's number from "
+                          f"0 to {actions - 1} for each of the {states} states")  # fmt: skip
+    return deterministic(chosen.astype(np.int64), actions)
+
+
+def absorbing(mdp: MDP) -> Bools:
+    """Which states [S] every action stays in for ever, for nothing: where ``read_mdp`` lets episodes end."""
+    stays = (mdp.transitions[np.arange(mdp.states), :, np.arange(mdp.states)] == 1).all(1)
+    return np.asarray(stays & (mdp.rewards == 0).all(1))
+
+
 def chain(mdp: MDP, policy: ArrayLike) -> tuple[Floats, Floats]:
-    """Next-state probabilities [S,S] and expected rewards [S] under ``policy`` [S,A]."""
-    p = probabilities("chain", "policy", policy, (mdp.states, mdp.actions))
+    """Next-state probabilities [S,S] and expected rewards [S] under ``policy`` [S,A] (or an action's number for each
+    state [S])."""
+    p = as_policy("chain", "policy", policy, mdp.states, mdp.actions)
     return np.einsum("sa,sab->sb", p, mdp.transitions), (p * mdp.rewards).sum(1)
 
 
 def policy_value(mdp: MDP, policy: ArrayLike) -> Floats:
-    """Exact value V [S] of ``policy`` [S,A], the expected discounted reward from each state: (I - gamma P) V = r."""
+    """Exact value V [S] of ``policy`` ([S,A], or action numbers [S]), the expected discounted reward from each state:
+    (I - gamma P) V = r."""
     transitions, rewards = chain(mdp, policy)
     return np.asarray(np.linalg.solve(np.eye(mdp.states) - mdp.gamma * transitions, rewards))
 

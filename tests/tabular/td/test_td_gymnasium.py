@@ -11,11 +11,11 @@ import pytest
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.chains import stationary
 from stretto.tabular.gym import read_mdp
-from stretto.tabular.mdp import MDP, chain, deterministic, policy_iteration, policy_value, uniform_policy
+from stretto.tabular.mdp import MDP, deterministic, policy_iteration, policy_value, uniform_policy
 from stretto.tabular.td.kernel import td
 from stretto.tabular.td.laws import late_covariance
 from stretto.tabular.td.online import TD
-from stretto.tabular.td.process import RewardProcess, with_restarts
+from stretto.tabular.td.process import RewardProcess, entered, only_entered, with_restarts
 from stretto.tabular.td.steps import constant, decreasing, untuned
 
 
@@ -26,18 +26,7 @@ def mixed(mdp: MDP) -> np.ndarray:
 
 def episodes(mdp: MDP, policy: np.ndarray) -> RewardProcess:
     """The policy's episodes, one after the other; ``read_mdp`` puts the end of an episode last."""
-    transitions, rewards = chain(mdp, policy)
-    return with_restarts(
-        RewardProcess(transitions, rewards, mdp.gamma, mdp.start), np.arange(mdp.states) == mdp.states - 1
-    )
-
-
-def visited(process: RewardProcess) -> np.ndarray:
-    """States that the start leads to."""
-    seen, reached = process.start > 0, np.zeros(process.states, bool)
-    while (seen != reached).any():
-        reached, seen = seen, seen | ((seen[:, None] * process.transitions) > 0).any(0)
-    return seen
+    return with_restarts(RewardProcess.of(mdp, policy), np.arange(mdp.states) == mdp.states - 1)
 
 
 def test_frozen_lake_through_its_table() -> None:
@@ -46,9 +35,7 @@ def test_frozen_lake_through_its_table() -> None:
     process = episodes(mdp, policy)
     truth = policy_value(mdp, policy)
     np.testing.assert_allclose(process.values(), truth, atol=1e-13)
-    seen = visited(process)
-    inner = RewardProcess(process.transitions[np.ix_(seen, seen)], process.rewards[seen, 0], process.gamma[seen],
-                          process.start[seen])  # fmt: skip
+    inner, seen = only_entered(process)
     steps = untuned(10, stationary(inner.transitions).min())
     run = td(inner, steps, np.arange(16), [2_000_000])
     error = run.values[:, 0] - truth[seen]
@@ -61,7 +48,7 @@ def test_taxi_through_its_table() -> None:
     mdp = read_mdp(gymnasium.make("Taxi-v4"), 0.9)
     policy = mixed(mdp)
     process = episodes(mdp, policy)
-    truth, seen = policy_value(mdp, policy), visited(process)
+    truth, seen = policy_value(mdp, policy), entered(process)
     assert 300 < seen.sum() < mdp.states  # a delivered passenger's states end the episode
     np.testing.assert_allclose(process.values(), truth, atol=1e-10)
     run = td(process, decreasing(3000), np.arange(4), [2_000_000])
@@ -102,7 +89,7 @@ def test_taxi_step_by_step() -> None:
     learner = TD(500, 0.9, constant(0.1))
     learn(env, policy, learner, 40_000)
     process = episodes(mdp, policy)
-    truth, seen = policy_value(mdp, policy), visited(process)
+    truth, seen = policy_value(mdp, policy), entered(process)
     weights = np.zeros(mdp.states)
     weights[seen] = stationary(process.transitions[np.ix_(seen, seen)])
     gap, before = (weights[:500] @ np.abs(v - truth[:500]) for v in (learner.values, np.zeros(500)))

@@ -7,8 +7,8 @@ import pytest
 
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.chains import stationary, time_reversal
-from stretto.tabular.mdp import MDP, value_iteration
-from stretto.tabular.td.process import RewardProcess, with_restarts
+from stretto.tabular.mdp import MDP, policy_value, value_iteration
+from stretto.tabular.td.process import RewardProcess, entered, only_entered, with_restarts
 from stretto.tabular.td.steps import Steps, constant, decreasing, tuned, untuned
 from stretto.tabular.td.three_state import minimax_pair, three_state
 
@@ -128,3 +128,24 @@ def test_steps() -> None:
 def test_bad_arguments_are_named(call, said: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError, match=said):
         call()
+
+
+def test_a_policy_in_an_mdp_keeps_its_first_state() -> None:
+    g = np.random.default_rng(0)
+    mdp = MDP(g.dirichlet(np.ones(3), (3, 2)), g.random((3, 2)), 0.8, [0.0, 0.0, 1.0])
+    process = RewardProcess.of(mdp, [1, 0, 1])
+    np.testing.assert_array_equal(process.start, mdp.start)
+    np.testing.assert_allclose(process.values(), policy_value(mdp, [1, 0, 1]), atol=1e-13)
+
+
+@pytest.mark.parametrize("by_next_state", [False, True])
+def test_states_that_are_never_entered_are_dropped_and_the_others_keep_their_values(by_next_state: bool) -> None:
+    transitions = np.array([[0.5, 0.5, 0.0], [0.1, 0.9, 0.0], [0.3, 0.3, 0.4]])
+    rewards = np.arange(9.0).reshape(3, 3) if by_next_state else [1.0, 2.0, 3.0]
+    process = RewardProcess(transitions, rewards, [0.5, 0.9, 0.3], start=1)
+    inner, kept = only_entered(process)
+    assert kept.tolist() == [0, 1]
+    assert entered(process).tolist() == [True, True, False]
+    np.testing.assert_allclose(inner.values(), process.values()[kept], atol=1e-13)
+    assert inner.start.tolist() == [0.0, 1.0]
+    assert (stationary(inner.transitions) > 0).all()

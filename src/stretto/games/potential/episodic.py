@@ -38,8 +38,9 @@ from stretto.games.potential.play import (
     tables,
 )
 from stretto.games.potential.projection import kl_project, project_row
-from stretto.tabular.arguments import distinct_seeds, number, probabilities
+from stretto.tabular.arguments import distinct_seeds, number
 from stretto.tabular.counter import key, normal, uniform
+from stretto.tabular.mdp import as_policy
 from stretto.tabular.sampling import alias_sample
 
 
@@ -76,7 +77,7 @@ def estimate_q(
     _check("estimate_q", game, 1, rollouts, 1.0, 0.0, noise)
     pi = padded(game)
     for i, a in enumerate(game.actions):
-        pi[i, :, :a] = probabilities("estimate_q", f"policies[{i}]", policies[i], (game.states, a))
+        pi[i, :, :a] = as_policy("estimate_q", f"policies[{i}]", policies[i], game.states, a)
     sums, squares, starts = np.zeros(pi.shape), np.zeros(pi.shape), np.zeros(game.states, np.int64)
     _round(tables(game), pi, rollouts, noise, seed, 0, 0, sums, squares, starts)
     n = np.maximum(starts, 1)[:, None]

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from stretto.data.arrays import Floats, Ints, Words
 from stretto.kernel.errors import ConfigError
 from stretto.tabular import counter
-from stretto.tabular.arguments import array, distinct_seeds, number, probabilities
-from stretto.tabular.mdp import MDP, uniform_policy
+from stretto.tabular.arguments import array, distinct_seeds, number
+from stretto.tabular.mdp import MDP, as_policy, uniform_policy
 from stretto.tabular.q import corruption as streams
 from stretto.tabular.q import kernel
 from stretto.tabular.q.corruption import Corruption
@@ -95,7 +95,7 @@ def trajectories(mdp: MDP, behaviour: ArrayLike | None, seeds: ArrayLike) -> Tra
     """Tables for trajectories of ``mdp`` under ``behaviour`` [S,A] (None: uniform), one a seed. The first state is
     drawn from ``mdp.start``."""
     policy = uniform_policy(mdp) if behaviour is None else behaviour
-    policy = probabilities("q_learning", "behaviour", policy, (mdp.states, mdp.actions))
+    policy = as_policy("q_learning", "behaviour", policy, mdp.states, mdp.actions)
     seeds = distinct_seeds("q_learning", seeds)
     shift = max(1, (mdp.states - 1).bit_length())
     law = np.zeros((mdp.states, mdp.actions, 1 << shift))

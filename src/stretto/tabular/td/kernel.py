@@ -173,7 +173,7 @@ def _check_process(where: str, process: RewardProcess) -> None:
     if not isinstance(process, RewardProcess):
         raise ConfigError(
             f"{where}: process is a {type(process).__name__}; give it a RewardProcess, "
-            "such as RewardProcess(*stretto.tabular.mdp.chain(mdp, policy), mdp.gamma) of an MDP"
+            "such as RewardProcess.of(mdp, policy) of an MDP"
         )
 
 

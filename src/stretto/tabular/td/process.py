@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stretto.data.arrays import Floats
+from stretto.data.arrays import Bools, Floats, Ints
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.arguments import array, discount, probabilities
+from stretto.tabular.mdp import MDP, chain
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,13 @@ class RewardProcess:
         self._keep(transitions=transitions, rewards=np.ascontiguousarray(rewards), gamma=np.full(states, gamma),
                    start=probabilities(where, "start", start, (states,)))  # fmt: skip
 
+    @classmethod
+    def of(cls, mdp: MDP, policy: ArrayLike) -> RewardProcess:
+        """``policy`` ([S,A], or an action's number for each state [S]) played in ``mdp``: its chain, its mean rewards,
+        the discount, and the law of the first state."""
+        transitions, rewards = chain(mdp, policy)
+        return cls(transitions, rewards, mdp.gamma, mdp.start)
+
     def _keep(self, **fields: Floats) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -89,6 +97,24 @@ class RewardProcess:
     def noise(self) -> Floats:
         """Variance sigma^2 [S] of the TD target r(s, s') + gamma V*(s') given s."""
         return np.asarray((self.transitions * self.surprises() ** 2).sum(1))
+
+
+def entered(process: RewardProcess) -> Bools:
+    """Which states [S] a trajectory can be in: those to which ``start`` leads."""
+    seen, before = process.start > 0, np.zeros(process.states, bool)
+    while (seen != before).any():
+        before, seen = seen, seen | (process.transitions[seen] > 0).any(0)
+    return np.asarray(seen)
+
+
+def only_entered(process: RewardProcess) -> tuple[RewardProcess, Ints]:
+    """``process`` without the states that are never entered from ``start``, and the numbers [S'] that the others had.
+    Laws of long trajectories (``stationary``, ``late_covariance``) need it: they ask that every state is visited, which
+    tables of environments rarely keep. Values of what is left are unchanged."""
+    kept = np.flatnonzero(entered(process))
+    both = np.ix_(kept, kept)
+    rewards = process.rewards[kept, 0] if process.rewards.shape[1] == 1 else process.rewards[both]
+    return RewardProcess(process.transitions[both], rewards, process.gamma[kept], process.start[kept]), kept
 
 
 def with_restarts(process: RewardProcess, ends: ArrayLike) -> RewardProcess:
