@@ -2,7 +2,7 @@
 
 Each mutant is the package with one small change, run as ``stretto reproduce PART --quick`` in a process of its own,
 with two different sets of seeds; it must end with a condition that fails. So must the honest package not. The table is
-``docs/mutants.md``; exit code 1 if a mutant lives or an honest run fails.
+``docs/mutants.md``, from ``docs/papers/NAME.mutants.json``; exit code 1 if a mutant lives or an honest run fails.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from stretto.papers import PAPERS
 
 FIRST_SEEDS = (0, 100)
 PAGE = SOURCE.parents[1] / "docs" / "mutants.md"
+DATA = PAGE.parent / "papers"
 HEAD = """# Mutants
 
 Can the experiments of [the papers](papers.md) fail? Each method is broken on purpose, in one place, and its
@@ -85,7 +86,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help="papers or their parts; default: all")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--page", action="store_true", help="run nothing: write the page anew, from the data")
     options = parser.parse_args()
+    if options.page:
+        PAGE.write_text(page())
+        return
     names = [part for p in PAPERS if p.module for part in (p.parts or (p.name,))]
     wanted = {part for p in PAPERS for part in (p.parts or (p.name,)) if {p.name, part} & set(options.parts)}
     parts = [name for name in names if not options.parts or name in wanted]
@@ -100,8 +105,8 @@ def main() -> None:
 
     with ThreadPoolExecutor(options.jobs) as threads:
         found = dict(zip(jobs, threads.map(run, jobs), strict=True))
-    if not options.parts:
-        PAGE.write_text(page(found))
+    keep(found)
+    PAGE.write_text(page())
     wrong = [job for job, said in found.items() if said.startswith("FAIL") == (job.mutant is None)
              or said.startswith("no verdict")]  # fmt: skip
     for job in wrong:
@@ -109,13 +114,33 @@ def main() -> None:
     sys.exit(bool(wrong))
 
 
-def page(found: dict[Job, str]) -> str:
-    """The table."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for job, said in found.items():
-        rows.setdefault((job.part, job.name), []).append(said)
-    order = sorted(rows, key=lambda row: [job.part for job in found].index(row[0]))
-    lines = [f"| {part} | {name} | {'; '.join(rows[part, name])} |" for part, name in order]
+def keep(found: dict[Job, str]) -> None:
+    """Write the verdicts of these runs into the data of their papers, beside those of other parts."""
+    for paper in PAPERS:
+        own = {job: said for job, said in found.items() if job.part in (paper.parts or (paper.name,))}
+        if own:
+            data = read(paper.name)
+            for part in {job.part for job in own}:
+                data[part] = {}
+            for job, said in own.items():
+                data[job.part].setdefault(job.name, []).append(said)
+            (DATA / f"{paper.name}.mutants.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def read(paper: str) -> dict[str, dict[str, list[str]]]:
+    """What is known of a paper: part -> what is broken -> a verdict for each set of seeds."""
+    path = DATA / f"{paper}.mutants.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def page() -> str:
+    """The table, for every part the honest run and then its mutants; what hasn't run says so."""
+    lines, mutants = [], all_mutants()
+    for paper in (p for p in PAPERS if p.module):
+        for part in paper.parts or (paper.name,):
+            known = read(paper.name).get(part, {})
+            for name in ("nothing", *(m.name for m in mutants if m.part == part)):
+                lines.append(f"| {part} | {name} | {'; '.join(known.get(name, ['not run yet']))} |")
     return HEAD.format(seeds=" and ".join(map(str, FIRST_SEEDS))) + "\n".join(lines) + "\n"
 
 

@@ -38,3 +38,19 @@ def test_a_mutant_of_something_else_says_so(tmp_path: Path) -> None:
 
 def test_no_two_are_called_alike() -> None:
     assert max(Counter((m.part, m.name) for m in MUTANTS).values(), default=1) == 1
+
+
+def test_the_page_is_current() -> None:
+    assert run.PAGE.read_text() == run.page(), "python tests/mutants/run.py --page"
+
+
+def test_a_run_of_one_part_leaves_the_rows_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "DATA", tmp_path)
+    mutant = Mutant("no restarts", "td-rate", "a.py", "x", "y")
+    for part in ("td-rate", "td-moments"):
+        run.keep({run.Job(part, None, seed, False): "pass" for seed in run.FIRST_SEEDS})
+    run.keep({run.Job("td-rate", mutant, seed, False): f"FAIL (1: {seed})" for seed in run.FIRST_SEEDS})
+    assert run.read("async-td") == {
+        "td-rate": {"no restarts": ["FAIL (1: 0)", "FAIL (1: 100)"]}, "td-moments": {"nothing": ["pass", "pass"]}
+    }  # fmt: skip
+    assert "| td-moments | nothing | pass; pass |" in run.page()
