@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from mutant import SOURCE, Mutant, all_mutants
 
+import run
 from stretto.papers import PAPERS
 
 MUTANTS = all_mutants()
