@@ -35,7 +35,7 @@ SMALL = (
     "logging.console=plain",
     "logging.report=false",
     "deadlines.shutdown_s=5",
-    "deadlines.startup_s=120",
+    "deadlines.startup_s=240",
     "env.digits=1",
 )
 
@@ -118,7 +118,7 @@ class Run:
                     return pid
         raise LookupError(name)
 
-    def until(self, met: Callable[[], Any], deadline_s: float = 120.0) -> Any:
+    def until(self, met: Callable[[], Any], deadline_s: float = 240.0) -> Any:
         """Wait until ``met()`` holds; fails when the run ends before."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
@@ -136,7 +136,7 @@ class Run:
         """Wait for the count-th event of this name."""
         self.until(lambda: sum(e["e"] == name for e in self.events) >= count)
 
-    def end(self, deadline_s: float = 120.0) -> tuple[int, str]:
+    def end(self, deadline_s: float = 240.0) -> tuple[int, str]:
         """Exit code and output; nothing it started may be left."""
         self.seen |= children(self.process.pid)
         try:
@@ -251,7 +251,7 @@ def forked(action: Callable[[], Any], *, die_at_event: int | None = None) -> int
         os._exit(code)
 
 
-def exit_code(pid: int, deadline_s: float = 60.0) -> int:
+def exit_code(pid: int, deadline_s: float = 240.0) -> int:
     """Of a fork, waited for."""
     until = time.monotonic() + deadline_s
     while time.monotonic() < until:
