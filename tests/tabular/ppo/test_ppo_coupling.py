@@ -10,7 +10,7 @@ import pytest
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.ppo import Layered, layered
 from stretto.tabular.ppo import reference as plain
-from stretto.tabular.ppo.coupling import advantage_law, first_epoch, split_update
+from stretto.tabular.ppo.coupling import advantage_law, clipped_share, first_epoch, split_update
 from stretto.tabular.ppo.oracle import expected_update, gradient, mean_advantages, values
 from stretto.tabular.softmax import softmax
 
@@ -51,6 +51,20 @@ def test_a_clipped_sample_has_the_mean_and_the_variance_of_the_split(noise: floa
     assert np.mean(squares) == pytest.approx(split.batch, abs=4 * np.std(squares, ddof=1) / 24**0.5)
     assert ((total - expected) ** 2).sum() < 4 * split.batch / 24
     assert split.squares["clip"] > 10 * 4 * split.batch / 24  # so the clip's bias is really seen
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_as_many_samples_are_clipped_as_the_law_of_advantages_says(noise: float) -> None:
+    world = Layered(WORLD.transitions, WORLD.rewards, WORLD.start, noise)
+    pi, sampled = plain.softmax_policy(THETA), plain.softmax_policy(OLD)
+    batch = plain.sample(world, sampled, CRITIC, 0.9, 5, 0, 4000)
+    at = np.arange(3), batch.states[:, :3], batch.actions
+    ratio = pi[at] / sampled[at]
+    silenced = np.where(batch.advantages > 0, ratio > 1.1, ratio < 0.9).mean(1)
+    share = clipped_share(world, THETA, OLD, CRITIC, 0.9, 0.1)
+    assert silenced.mean() == pytest.approx(share, abs=4 * silenced.std() / 4000**0.5)
+    assert 0.05 < share < 0.2
+    assert clipped_share(world, THETA, THETA, CRITIC, 0.9, 0.1) == 0
 
 
 def test_each_part_is_zero_without_its_cause() -> None:

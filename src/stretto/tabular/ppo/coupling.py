@@ -71,13 +71,9 @@ def first_epoch(
 ) -> tuple[Floats, float]:
     """Mean [H, S, A] of one episode's clipped update of ``theta``, and its mean squared norm, where episodes, ratios
     and advantages are of the old pair."""
-    shape = world.rewards.shape
-    new = softmax(array("first_epoch", "theta", theta, shape))
-    old = softmax(array("first_epoch", "old_theta", old_theta, shape))
-    critic = array("first_epoch", "old_critic", old_critic, shape[:2])
-    lam, clip = number("first_epoch", "lam", lam, 0, 1), number("first_epoch", "clip", clip, above=0)
+    new, old, critic, lam, clip = _pair("first_epoch", world, theta, old_theta, old_critic, lam, clip)
     ratio, d = new / old, occupancy(world, old)
-    mean, square = np.zeros(shape), 0.0
+    mean, square = np.zeros(new.shape), 0.0
     for h, (chance, centre, deviation) in enumerate(advantage_law(world, old, critic, lam)):
         low, low_square = _negative_part(centre, deviation)
         first, second = (chance * centre).sum(-1), (chance * (centre**2 + deviation**2)).sum(-1)
@@ -90,6 +86,21 @@ def first_epoch(
         length = 1 - 2 * new[h] + (new[h] ** 2).sum(-1, keepdims=True)  # |onehot(a) - pi|^2
         square += float((d[h][:, None] * new[h] * ratio[h] * second * length).sum())
     return mean, square
+
+
+def clipped_share(
+    world: Layered, theta: ArrayLike, old_theta: ArrayLike, old_critic: ArrayLike, lam: float, clip: float
+) -> float:
+    """Share of the samples that the clip silences in an update of ``theta``, where episodes, ratios and advantages are
+    of the old pair: the chance of a ratio above 1 + ``clip`` with A > 0, or below 1 - ``clip`` with A < 0."""
+    new, old, critic, lam, clip = _pair("clipped_share", world, theta, old_theta, old_critic, lam, clip)
+    ratio, visits = new / old, occupancy(world, old)[:, :, None] * old
+    share = 0.0
+    for h, (chance, centre, deviation) in enumerate(advantage_law(world, old, critic, lam)):
+        below, above = ((chance * _positive(sign * centre, deviation)).sum(-1) for sign in (-1, 1))
+        silenced = np.where(ratio[h] > 1 + clip, above, np.where(ratio[h] < 1 - clip, below, 0.0))
+        share += float((visits[h] * silenced).sum())
+    return share / world.layers
 
 
 def split_update(
@@ -105,6 +116,21 @@ def split_update(
     true = gradient(world, new)
     noise = (square - float((clipped**2).sum())) / episodes
     return Split(true, exact - true, learned - exact, clipped - learned, noise)
+
+
+def _pair(
+    where: str, world: Layered, theta: ArrayLike, old_theta: ArrayLike, old_critic: ArrayLike, lam: float, clip: float
+) -> tuple[Floats, Floats, Floats, float, float]:
+    """Policies of both logits, the critic, lam and clip. ``ConfigError`` names what doesn't fit."""
+    shape = world.rewards.shape
+    new, old = softmax(array(where, "theta", theta, shape)), softmax(array(where, "old_theta", old_theta, shape))
+    critic = array(where, "old_critic", old_critic, shape[:2])
+    return new, old, critic, number(where, "lam", lam, 0, 1), number(where, "clip", clip, above=0)
+
+
+def _positive(mean: Floats, deviation: float) -> Floats:
+    """P(X > 0) of X ~ N(mean, deviation^2)."""
+    return np.asarray(ndtr(mean / deviation) if deviation > 0 else mean > 0, np.float64)
 
 
 def _negative_part(mean: Floats, deviation: float) -> tuple[Floats, Floats]:
