@@ -14,6 +14,8 @@ def test_the_quick_form_passes_and_matches_the_published_figures() -> None:
     assert outcome.passed, [check for check in outcome.checks if check.passed is False]
     assert checks["S eta_max, seeds 0-2"].measured == checks["S eta_max, seeds 0-2"].reference
     assert checks["slope of log eta_max, seeds 0-2"].measured == pytest.approx(-1.13, abs=0.005)
+    assert "not reproduced" in outcome.verdict, "the second law is absent on the bandit"
+    assert not any(c.passed is not None for c in outcome.checks if "drift" in c.name), "it has the law by construction"
 
 
 @pytest.mark.slow

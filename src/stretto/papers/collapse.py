@@ -1,8 +1,8 @@
 """Scaling laws for collapse (arXiv 2607.01083): the largest stable step size falls as 1/S; collapse has a budget.
 
 The bandit is exact and can't be solved by its policy; the loss is the surrogate without a ratio, sampled data
-refreshed every S steps. The second law isn't clean there (an unstable run collapses at once), so it is shown on a
-drift that saturates, with its sweep fitted by the same code as ``stretto calibrate``.
+refreshed every S steps. The second law is absent there; a drift that saturates illustrates it, with its sweep fitted
+by the same code as ``stretto calibrate``.
 """
 
 from __future__ import annotations
@@ -13,43 +13,54 @@ from scipy import stats
 
 from stretto.data.batch import TokenBatch
 from stretto.objectives import get
-from stretto.observe.calibration import Laws, Trial, fit_laws
+from stretto.observe.calibration import Laws, Trial, collapse_step, fit_laws
 from stretto.observe.canvas import Canvas
+from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.tabular.collapse import collapse_bandit, stability
 
 INTERVALS = (4, 8, 16, 32, 64)
-PUBLISHED = (6.45, 7.24, 7.24, 5.75, 4.56)
+REFERENCE = (6.45, 7.24, 7.24, 5.75, 4.56)
+"""S eta_max of our reference run, a geometric mean of seeds 0 to 2."""
 RULES: tuple[tuple[str, collapse_bandit.Rule], ...] = (
     ("PPO clip", "clip"), ("exact importance weights", "is"), ("no ratio", "none"),
 )  # fmt: skip
 DRIFT = (4.0, 0.05, 3.0)
 RATES = (0.001, 0.002, 0.004, 0.008)
 LAGS = (0, 1, 2, 16)
+BEYOND = (2.0, 4.0, 8.0, 16.0)
+PATIENCE = 1500
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """The 1/S law on the bandit (Adam; SGD beside it), the three toy models, and what PPO's clip changes."""
-    published = _largest([collapse_bandit.sample_bandit(seed) for seed in range(3)], "adam", settings)
+    """The 1/S law on the bandit (Adam; SGD beside it), the second law there and on a drift, what PPO's clip changes."""
+    reference = _largest([collapse_bandit.sample_bandit(seed) for seed in range(3)], "adam", settings)
     bandits = [collapse_bandit.sample_bandit(seed) for seed in settings.range(20, 5)]
     found = _largest(bandits, "adam", settings)
     slope, kept = _slope(found)
+    low, high = t_interval(_slopes(found))[1:]
     sgd, sgd_kept = _slope(_largest(bandits[:10], "sgd", settings))
+    times = _times(bandits, found)
+    fallen, runs = int(np.isfinite(times).sum()), times.size
+    spread = _spread(times)
+    law_2 = spread < 1.5
     budget = stability.exit_budget(*DRIFT)
     spent = {s: [stability.spent_budget(*DRIFT, s, rate) for rate in RATES] for s in (1, 4)}
-    worst = max(abs(x / budget - 1) for row in spent.values() for x in row)
     laws = _fit_drift()
-    products = _mean(published) * INTERVALS
+    products = _mean(reference) * INTERVALS
     checks = [
-        Check("S eta_max, seeds 0-2", products.round(2).tolist(), "reported", list(PUBLISHED)),
-        Check("slope of log eta_max, seeds 0-2", _slope(published)[0], "in [-1.4, -.8]", -1.13,
-              -1.4 <= _slope(published)[0] <= -0.8),
-        Check(f"slope, {len(bandits)} seeds", slope, "in [-1.4, -.8]", None, -1.4 <= slope <= -0.8),
+        Check("S eta_max, seeds 0-2", products.round(2).tolist(), "reported", list(REFERENCE), paper="constant in S",
+              where="first law"),
+        Check("slope of log eta_max, seeds 0-2", _slope(reference)[0], "in [-1.4, -.8]", -1.13,
+              -1.4 <= _slope(reference)[0] <= -0.8, paper=-1, where="first law"),
+        Check(f"slope, {len(bandits)} seeds (95 %)", [slope, low, high], "interval meets [-1.4, -.8]", None,
+              low <= -0.8 and high >= -1.4, paper=-1, where="first law"),
         Check(f"slope with SGD, {len(bandits[:10])} seeds", sgd, "reported", -1.3),
-        Check("exit budget of the drift", budget, "3.312748 to 1e-6", 3.312748, abs(budget - 3.312748) < 1e-6),
-        Check("simulated budget, S <= 4, worst error", worst, "within 2 %", None, worst <= 0.02),
-        Check("fitted (eta T)* of the censored sweep", laws.horizon_budget, "within 2 % of the budget", budget,
-              abs(laws.horizon_budget / budget - 1) <= 0.02),
+        Check("eta T at the collapse, 2 to 16 times the largest stable eta: largest over smallest in a bandit, median",
+              spread, "the effect: < 1.5", absent=not law_2, paper="one budget", where="second law"),
+        Check("these runs, and how many collapse", [runs, fallen], "reported"),
+        Check("exit budget of the drift: largest and smallest simulated at S <= 4, fitted to a censored sweep",
+              [max(map(max, spent.values())), min(map(min, spent.values())), laws.horizon_budget], "reported", budget),
         Check("constant-lag limits", [stability.lag_limit(lag) for lag in LAGS], "companion matrix agrees to .1 %",
               [2, 1, 0.618034, 0.095164], all(_limit_holds(lag) for lag in LAGS)),
         Check("gradient equals the objective's", _gradient_error(bandits[0]), "< 1e-12", None,
@@ -61,11 +72,32 @@ def reproduce(settings: Settings) -> Outcome:
         f"Seeds where some S had no stable step size are left out of the mean: Adam {len(bandits) - kept} of "
         f"{len(bandits)}, SGD {len(bandits[:10]) - sgd_kept} of {len(bandits[:10])}. "
         "Seeds differ by a factor 2 to 8 and more.",
-        f"The drift's sweep: {laws.collapsed} runs collapsed, {laws.censored} censored.",
+        f"The second law, one sum of step sizes until collapse, is {'there' if law_2 else 'absent'} on the bandit: of "
+        f"{runs} runs beyond the largest stable step size {fallen} fall by 30 % from where they had risen, and in one "
+        f"bandit their sums of step sizes differ by a factor {spread:.1f}. The saturating drift has the law by "
+        "construction (its budget is its own integral), so it is an illustration and nothing is asked of it; of its "
+        f"sweep {laws.collapsed} runs collapsed, {laws.censored} are censored.",
         "The law needs an update that persists in a stale direction: at the same step sizes PPO's clip and exact "
         "importance weights keep far more of the bandit's return (last rows), though not always all of it.",
     ]
     return Outcome(checks, notes, lambda figure: _plot(figure, found, spent, budget))
+
+
+def _times(bandits: list[collapse_bandit.CollapseBandit], stable: np.ndarray) -> np.ndarray:
+    """eta T [bandits, step sizes] at the collapse for S = 16 and step sizes ``BEYOND`` times the largest stable one;
+    NaN for a run that doesn't collapse in ``PATIENCE`` steps. Bandits without a stable step size are left out."""
+    rows = []
+    for bandit, rate in zip(bandits, stable[:, INTERVALS.index(16)], strict=True):
+        if rate > 0:
+            ends = [collapse_step(collapse_bandit.train(bandit, 16, rate * x, PATIENCE).tolist()) for x in BEYOND]
+            rows.append([np.nan if end is None else rate * x * end for x, end in zip(BEYOND, ends, strict=True)])
+    return np.array(rows).reshape(-1, len(BEYOND))
+
+
+def _spread(times: np.ndarray) -> float:
+    """Largest over smallest of each bandit's ``times`` that has two or more, the median over bandits; NaN for none."""
+    seen = [row[np.isfinite(row)] for row in times]
+    return float(np.median([row.max() / row.min() for row in seen if len(row) > 1] or [np.nan]))
 
 
 def _largest(
@@ -84,10 +116,15 @@ def _mean(rates: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(np.log(whole).mean(0))) if len(whole) else np.full(rates.shape[1], np.nan)
 
 
+def _slopes(rates: np.ndarray) -> list[float]:
+    """Slope of log eta_max over log S, of each seed that has a stable rate at every S."""
+    return [float(stats.linregress(np.log(INTERVALS), np.log(row)).slope) for row in rates if (row > 0).all()]
+
+
 def _slope(rates: np.ndarray) -> tuple[float, int]:
-    """Slope of log eta_max over log S (NaN if no seed has a stable rate at every S), and how many seeds it uses."""
-    kept = int((rates > 0).all(1).sum())
-    return float(stats.linregress(np.log(INTERVALS), np.log(_mean(rates))).slope) if kept else np.nan, kept
+    """Mean of the slopes, that of the geometric mean over seeds (NaN if there is none), and how many they are."""
+    slopes = _slopes(rates)
+    return float(np.mean(slopes)) if slopes else np.nan, len(slopes)
 
 
 def _fit_drift(horizon: int = 1000) -> Laws:
@@ -138,7 +175,7 @@ def _plot(figure: Canvas, rates: np.ndarray, spent: dict[int, list[float]], budg
     for interval, row in spent.items():
         right.semilogx(RATES, row, "o-", label=f"S = {interval}")
     right.axhline(budget, color="k", ls="--", label="exact budget")
-    right.set(xlabel="step size", ylabel="step size x steps until exit", title="Law 2, saturating drift")
+    right.set(xlabel="step size", ylabel="step size x steps until exit", title="Law 2, on a drift made to have it")
     right.set_xticks(RATES, [str(rate) for rate in RATES], minor=False)
     right.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     right.legend()
