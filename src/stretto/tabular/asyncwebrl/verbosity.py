@@ -6,6 +6,7 @@ concise. An episode succeeds after ``needed`` productive steps and fails at ``ho
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -130,11 +131,17 @@ def train(
 
 def expected(task: VerbosityTask, verbosity: float, points: int = 64) -> tuple[float, float]:
     """Exact (steps per episode, success) at P(verbose) = ``verbosity``, averaged over h by Gauss-Legendre."""
-    nodes, weights = np.polynomial.legendre.leggauss(points)
+    nodes, weights = _gauss(points)
     h = task.hard + (task.easy - task.hard) * (nodes + 1) / 2
     chance = h * (verbosity + task.bonus * (1 - verbosity))
     steps, success = _expected(chance, task.horizon, task.needed)
     return float(weights @ steps / 2), float(weights @ success / 2)
+
+
+@functools.cache
+def _gauss(points: int) -> tuple[Floats, Floats]:
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    return nodes, weights
 
 
 @njit(cache=True)
