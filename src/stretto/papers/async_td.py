@@ -8,6 +8,7 @@ match the abstract, where every prediction is exact: no published figure exists 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -42,6 +43,8 @@ MOMENTS: dict[str, tuple[Steps, tuple[float, ...]]] = {
     "E[e e^T]/eta, eta = .05": (constant(0.05), (2.25308, 1.70860, 0.33871)),
 }
 PASSAGE = {32: 39e3, 128: 51e3, 512: 63e3, 8192: 148e3, 32768: 379e3}
+NEAR = {32: 0.15, 128: 0.15, 512: 0.15, 8192: 0.4, 32768: 0.4}
+"""How far from those reference figures a percentile of 512 seeds may be: four standard errors of both."""
 SIMULTANEOUS = {10_000: 0.28, 100_000: 0.26, 1_000_000: 0.20}
 
 
@@ -49,14 +52,14 @@ def constants(settings: Settings) -> Outcome:
     """The limits' constants against H, m and the mixing time; nothing is simulated."""
     checks: list[Check] = []
     lines, mixing = [], []
-    for horizon, published in IN_HORIZON.items():
+    for horizon, expected in IN_HORIZON.items():
         process, scale = three_state(horizon, 4 * horizon, MASS), MASS / horizon**3
         late = _largest(laws.late_covariance(process, horizon / MASS)) * scale
         bound = _largest(laws.efficiency_bound(process)) * scale
         ours = (late, _largest(laws.constant_covariance(process)) / horizon**2, bound, late / bound)
         lines.append(ours)
         name = f"H={horizon}: T Cov m/H^3, Cov/(eta H^2), bound m/H^3, TD/bound"
-        checks.append(_exact(name, ours, published, (6, 6, 6, 4)))
+        checks.append(_exact(name, ours, expected, (6, 6, 6, 4)))
     mass = [_largest(laws.late_covariance(three_state(8, 64, m), 8 / m)) * m / 512 for m in IN_MASS]
     checks.append(_exact(f"m={', '.join(f'{m:g}' for m in IN_MASS)}: T Cov m/H^3", mass, tuple(IN_MASS.values())))
     for exit_steps, row in IN_MIXING.items():
@@ -94,7 +97,12 @@ def constants(settings: Settings) -> Outcome:
         )
         for k, label in ((1, "T Cov m/H³"), (2, "Cov/(η H²)")):
             right.semilogx([m[0] for m in mixing], [m[k] for m in mixing], "o-", label=label)
-        right.set(xlabel="mixing time", title="no mixing time in the statistical term", ylim=(0, 0.08))
+        right.set(
+            xlabel="mixing time",
+            ylabel="scaled variance, worst state",
+            title="no mixing time in the statistical term",
+            ylim=(0, 0.08),
+        )
         left.legend(), right.legend()
 
     return Outcome(checks, notes, plot)
@@ -105,12 +113,12 @@ def finite_time(settings: Settings) -> Outcome:
     chain = three_state(8, 32, MASS)
     seeds = _seeds(settings, 16_384, quick=2048)
     checks, deviations = [], {}
-    for name, (steps, published) in MOMENTS.items():
+    for name, (steps, diagonal) in MOMENTS.items():
         scale = LATE if steps.h < np.inf else 1 / steps.top
         exact = moments(chain, steps, LATE)
         second = np.diag(exact.second)
         checks.append(
-            _exact(f"{name}: exact diagonal", tuple(second * scale), published, (3 if scale == LATE else 5,) * 3)
+            _exact(f"{name}: exact diagonal", tuple(second * scale), diagonal, (3 if scale == LATE else 5,) * 3)
         )
         if steps.h < np.inf:
             checks.append(
@@ -131,7 +139,9 @@ def finite_time(settings: Settings) -> Outcome:
         axes.axhspan(-4, 4, alpha=0.1)
         axes.set_xticks(range(len(deviations)), list(deviations))
         axes.set(ylabel="simulated - exact, standard errors", title="moments after 20,000 transitions")
-        axes.legend()
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(bottom, top + 0.25 * (top - bottom))  # room for the names
+        axes.legend(loc="upper center", ncols=3)
 
     return Outcome(checks, [], plot)
 
@@ -150,15 +160,16 @@ def rate(settings: Settings) -> Outcome:
         errors = run.errors(chain.values())
         slope = loglog_slope(marks, errors, decades=float(np.log10(total / 1e5)))
         curves[horizon] = (errors.mean(0), slope)
-        near = slope.low <= -0.46 and slope.high >= -0.54 if settings.quick else abs(slope.value + 0.5) <= 0.04
+        near = slope.low <= -0.46 and slope.high >= -0.54
         checks.append(Check(f"H={horizon}: slope of the mean sup-norm error over t >= 1e5, 95 % interval",
                             [slope.value, slope.low, slope.high],
-                            f"{'the interval meets ' if settings.quick else ''}-.50 ± .04", -0.5, near))  # fmt: skip
+                            "the interval meets -.50 ± .04", -0.5, near,
+                            paper="transitions as eps^-2: -1/2", where="abstract"))  # fmt: skip
         limit = np.diag(laws.late_covariance(chain, steps.h))
-        state, room = int(limit.argmax()), 3 * np.sqrt(2 / len(seeds))
+        state, room = int(limit.argmax()), 4 * np.sqrt(2 / len(seeds))
         ratio = total * float(run.values[:, -1, state].var(ddof=1)) / limit[state]
         checks.append(Check(f"H={horizon}: T Var at T = {total:.0e} / Lyapunov ({limit[state]:.6g})", ratio,
-                            f"1 ± 3 sqrt(2/{len(seeds)}) = {room:.2f}", 1, abs(ratio - 1) <= room))  # fmt: skip
+                            f"1 ± 4 sqrt(2/{len(seeds)}) = {room:.2f}", 1, abs(ratio - 1) <= room))  # fmt: skip
         if horizon == 8:
             scaled = _envelope(marks, run.worst[:64], horizon)
     starts = [t for t in SIMULTANEOUS if t < total]
@@ -192,7 +203,7 @@ def transient(settings: Settings) -> Outcome:
     """Transitions to accuracy .5 with the tuned constant step, against the mixing time."""
     seeds, steps = _seeds(settings, 512), tuned(0.5, 8)
     checks, found, bounds, mixing = [], [], [], []
-    for exit_steps, published in PASSAGE.items():
+    for exit_steps, expected in PASSAGE.items():
         chain = three_state(8, exit_steps, MASS)
         settings.say(f"L={exit_steps}: {len(seeds)} seeds until the error is .5")
         times = first_passage(chain, steps, seeds, 0.5, every=100, limit=20_000_000)
@@ -200,12 +211,11 @@ def transient(settings: Settings) -> Outcome:
         found.append(late)
         mixing.append(mixing_time(chain.transitions) / MASS)
         bounds.append(1.5 * found[0] + 2 * mixing[-1])
+        room = NEAR[exit_steps]
+        near = late <= bounds[-1] and abs(late / expected - 1) <= room
         checks.append(Check(f"L={exit_steps} (t_mix/mu_min = {mixing[-1]:.0f}): 90th percentile of transitions", late,
-                            f"<= 1.5 x (L=32) + 2 t_mix/mu_min = {bounds[-1]:.0f}", published,
-                            late <= bounds[-1]))  # fmt: skip
-        checks.append(
-            Check(f"L={exit_steps}: distance from the expected figure", abs(late / published - 1), "within .1")
-        )
+                            f"<= 1.5 x (L=32) + 2 t_mix/mu_min = {bounds[-1]:.0f}; reference ± {room:.0%}", expected,
+                            near))  # fmt: skip
     notes = ["between its two regimes the transient bends, so the bound is asserted and no line fitted"]
 
     def plot(figure: Canvas) -> None:
@@ -232,7 +242,10 @@ PARTS: dict[str, Callable[[Settings], Outcome]] = {
 
 def reproduce(settings: Settings) -> Outcome:
     """All four parts: constants, finite-time moments, the rate, the transient."""
-    return together(PARTS, settings)
+    found = together(PARTS, settings)
+    only = ("Only the abstract is public: its claims are the paper's, the chain, the constants and all figures are "
+            "ours.")  # fmt: skip
+    return dataclasses.replace(found, notes=[only, *found.notes])
 
 
 def _envelope(marks: Ints, worst: Floats, horizon: int) -> Floats:
@@ -252,8 +265,8 @@ def _largest(covariance: Floats) -> float:
     return float(np.diag(covariance).max())
 
 
-def _exact(name: str, ours: Sequence[float], published: tuple[float, ...], digits: tuple[int, ...] = ()) -> Check:
+def _exact(name: str, ours: Sequence[float], expected: tuple[float, ...], digits: tuple[int, ...] = ()) -> Check:
     """All ``digits`` after the point that are given (six, unless said) agree."""
-    places = digits or (6,) * len(published)
-    near = [abs(a - b) <= 0.51 * 10.0**-d for a, b, d in zip(ours, published, places, strict=True)]
-    return Check(name, list(ours), "the digits given", list(published), all(near))
+    places = digits or (6,) * len(expected)
+    near = [abs(a - b) <= 0.51 * 10.0**-d for a, b, d in zip(ours, expected, places, strict=True)]
+    return Check(name, list(ours), "the digits given", list(expected), all(near))
