@@ -46,15 +46,15 @@ def test_gains_are_paired_by_seed() -> None:
 @pytest.mark.parametrize(
     ("better", "worse", "says"),
     [
-        ([0.5, 0.6], [0.4, 0.5], "yes (+0.100)"),
-        ([0.4, 0.5], [0.5, 0.6], "no, below (-0.100)"),
-        ([0.5, 0.4], [0.4, 0.5], "undecided"),
-        ([0.5], [0.4], "one seed says nothing"),
+        ([0.5, 0.6], [0.4, 0.5], ": at the end yes (+0.100)"),
+        ([0.4, 0.5], [0.5, 0.6], " (not reproduced): at the end no, below (-0.100)"),
+        ([0.5, 0.4], [0.4, 0.5], " (not reproduced): at the end undecided"),
+        ([0.5], [0.4], ": at the end one seed says nothing"),
     ],
 )
 def test_notes_say_whether_the_effect_appears(better: list[float], worse: list[float], says: str) -> None:
     (note,) = learning_notes(table(better, worse))
-    assert note.startswith("Learning: is a above b? lag 8: at the end " + says)
+    assert note.startswith("Learning: is a above b? lag 8" + says)
 
 
 def test_collapse_is_the_detectors_or_a_divergence() -> None:

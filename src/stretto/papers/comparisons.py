@@ -30,7 +30,7 @@ REINFORCE = Arm("reinforce", {"std": True})
 CRITIC: PlanChanges = {"critic": "learned", "critic_lr": 0.2}
 SINGLE: PlanChanges = {"prompts": 64, "group": 1}
 ENGINE_NOISE, TAU = 0.005, 4.0
-"""Probability noise of the engine; ENTR's unpublished threshold, set by the paper's rule: it masks 0.1 to 1 % of the
+"""Probability noise of the engine; ENTR's unpublished threshold, set so that it masks 0.1 to 1 % of the
 tokens (0.4 % at lag 8, 0.15 % at lag 32) [both inferred]."""
 GSPO_CLIP: dict[str, object] = {"clip_low": 0.1, "clip_high": 0.1}
 """GSPO's 3e-4 is for means over thousands of tokens; sequences here have four [inferred]."""

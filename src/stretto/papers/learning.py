@@ -13,6 +13,7 @@ from stretto.observe.calibration import collapse_step
 from stretto.observe.canvas import Canvas
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.drawing import legend_below
 from stretto.tabular.lagged.learning import Curve, Plan, PlanChanges, train
 from stretto.tabular.lagged.world import World, WorldChanges
 
@@ -106,9 +107,8 @@ def learning_checks(learning: Learning) -> list[Check]:
             found = gain(learning, better, worse, lag)
             for what, part in zip(names, found, strict=True):
                 measured |= dict(zip(what, part, strict=True))
-            absent = all(low <= 0 for _, low, _ in found)  # of one seed, NaN: nothing is said
             checks.append(Check(f"learning, lag {lag}: {better} - {worse}", measured,
-                                "the effect: above 0; paired by seed, 95 % (t)", absent=absent))  # fmt: skip
+                                "the effect: above 0; paired by seed, 95 % (t)", absent=_absent(found)))  # fmt: skip
     return checks
 
 
@@ -148,10 +148,17 @@ def learning_notes(learning: Learning) -> list[str]:
     for better, worse in learning.claims:
         words = []
         for lag in learning.contested(better, worse):
-            final, area = (f"{_verdict(*part)} ({part[0]:+.3f})" for part in gain(learning, better, worse, lag))
-            words.append(f"lag {lag}: at the end {final}, over the run {area}")
+            found = gain(learning, better, worse, lag)
+            final, area = (f"{_verdict(*part)} ({part[0]:+.3f})" for part in found)
+            missing = " (not reproduced)" if _absent(found) else ""
+            words.append(f"lag {lag}{missing}: at the end {final}, over the run {area}")
         notes.append(f"Learning: is {better} above {worse}? " + "; ".join(words) + ".")
     return notes
+
+
+def _absent(found: tuple[Interval, Interval]) -> bool:
+    """Does neither interval lie above 0? Of one seed (NaN) nothing is said."""
+    return all(low <= 0 for _, low, _ in found)
 
 
 def _verdict(mean: float, low: float, high: float) -> str:
@@ -167,7 +174,7 @@ def with_learning(outcome: Outcome, learning: Learning) -> Outcome:
     def fill(figure: Canvas) -> None:
         if above is None:
             return plot_learning(figure, learning)
-        figure.figure.set_size_inches(9, 7.5)
+        figure.figure.set_size_inches(9, 9)
         (top,), (bottom,) = figure.subfigures(2, 1, squeeze=False)
         above(top)
         plot_learning(bottom, learning)
@@ -186,6 +193,6 @@ def plot_learning(figure: Canvas, learning: Learning) -> None:
             lines = np.array([c.j for c in learning.curves[arm, lag]])
             axis.plot(lines.T, f"C{colour}", alpha=0.15, linewidth=0.7)
             axis.plot(lines.mean(0), f"C{colour}", label=arm)
-        axis.set(xlabel="step", title=f"lag {lag}")
+        axis.set(xlabel="step", title=f"Learning at lag {lag}")
+        legend_below(axis)
     axes[0].set_ylabel("accuracy (exact)" if learning.world.success else "J (exact)")
-    axes[-1].legend(fontsize=7)

@@ -55,12 +55,13 @@ class StyleBandit:
 
 @dataclass(frozen=True)
 class Followed:
-    """``j`` [S,updates]: exact expected reward before each update. ``beyond``: trained tokens with A < 0 whose ratio
-    exceeds the limit asked for; ``moved``: how many of them have a gradient."""
+    """``j`` [S,updates]: exact expected reward before each update. ``beyond``: trained tokens whose ratio lies (below,
+    above) the limits asked for and whose update points back to 1 (A > 0 below, A < 0 above); ``moved``: how many of
+    them have a gradient."""
 
     j: Floats
-    beyond: int
-    moved: int
+    beyond: tuple[int, int]
+    moved: tuple[int, int]
 
     def recovery(self, flip: int, level: float) -> Floats:
         """Mean over the flips [S] of the updates until ``j`` reaches ``level`` again; ``flip`` where it doesn't before
@@ -82,14 +83,14 @@ def follow(
     critic_lr: float = 0.1,
     critic_updates: int = 2,
     decay: float = 0.02,
-    limit: float = 2.0,
+    limits: tuple[float, float] = (0.5, 2.0),
 ) -> Followed:
     """Train each seed on ``rollouts`` an update, in groups of ``group`` a context, sampled by the policy of ``lag``
     updates before. Policy and critic are linear in the features and learn by plain gradient steps; ``decay``: the share
     of the policy's weights that is lost each update, so that it never gives a style up for good.
 
     ``baseline``: a ``critic`` with ``critic_updates`` steps of the objective's critic loss an update, the
-    ``running-mean`` of the last 128 rewards, or the objective's ``own``. ``limit``: ratios above it are counted in
+    ``running-mean`` of the last 128 rewards, or the objective's ``own``. ``limits``: ratios outside are counted in
     ``beyond``. Contexts and noise depend on the seed, not on the objective, whose loss must be a mean over rows.
     """
     seeds = len(world.seeds)
@@ -99,7 +100,7 @@ def follow(
     versions: deque[Tensor] = deque(maxlen=lag + 1)
     recent: deque[Tensor] = deque(maxlen=max(128 // rollouts, 1))
     at = torch.arange(seeds)[:, None]
-    j, beyond, moved = np.empty((seeds, updates)), 0, 0
+    j, beyond, moved = np.empty((seeds, updates)), np.zeros(2, np.int64), np.zeros(2, np.int64)
     for update in range(updates):
         versions.append(weights.detach().clone())
         reward = world.rewards(update)
@@ -128,15 +129,17 @@ def follow(
         logp = _column(torch.log_softmax(phi @ weights, 2).gather(2, action))
         loss = objective(batch, logp, advantages=advantages).policy * seeds  # each seed has a batch of its own
         (slope,) = torch.autograd.grad(loss, logp, retain_graph=True)
-        far = ((logp - behavior).exp() > limit) & (advantages < 0)
-        beyond, moved = beyond + int(far.sum()), moved + int((far & (slope != 0)).sum())
+        r = (logp - behavior).exp()
+        far = torch.stack([(r < limits[0]) & (advantages > 0), (r > limits[1]) & (advantages < 0)])
+        beyond += far.sum((1, 2)).numpy()
+        moved += (far & (slope != 0)).sum((1, 2)).numpy()
         (gradient,) = torch.autograd.grad(logp, weights, slope)
         weights = ((1 - decay) * weights - lr * gradient).detach().requires_grad_()
         for _ in range(critic_updates if baseline == "critic" else 0):
             fit = objective(batch, logp.detach(), _column(_valued(phi, critic)), advantages).critic * seeds
             (gradient,) = torch.autograd.grad(fit, critic)
             critic = (critic - critic_lr * gradient).detach().requires_grad_()
-    return Followed(j, beyond, moved)
+    return Followed(j, (int(beyond[0]), int(beyond[1])), (int(moved[0]), int(moved[1])))
 
 
 def _valued(phi: Tensor, critic: Tensor) -> Tensor:
