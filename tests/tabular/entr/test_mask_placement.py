@@ -34,3 +34,10 @@ def test_placement_measures_entropy_against_the_mask() -> None:
     assert heights == sorted(heights)
     assert rates[0] > rates[-1]
     assert np.mean(rates) == pytest.approx(0.05)
+
+
+def test_placement_of_no_token_or_of_all_has_no_correlation() -> None:
+    assert placement(SEEN, "entr", 0.2).share == pytest.approx(0.2)
+    none = placement(SEEN, "entr", 0.0)
+    assert (none.correlation, none.share) == (0.0, 0.0)
+    assert np.isnan(none.entropy)

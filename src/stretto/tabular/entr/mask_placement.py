@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,10 +20,12 @@ EPS = 0.01
 
 @dataclass(frozen=True)
 class Placement:
-    """``entropy``: mean H of the dropped tokens, nats; ``correlation`` of being dropped with H."""
+    """``entropy``: mean H of the dropped tokens, nats, NaN if none is; ``correlation`` of being dropped with H, 0 if
+    all are treated alike; ``share`` of the tokens that are dropped."""
 
     entropy: float
     correlation: float
+    share: float
 
 
 def dropped(seen: Positions, region: Region, share: float = 0.05) -> Bools:
@@ -46,7 +49,9 @@ def dropped(seen: Positions, region: Region, share: float = 0.05) -> Bools:
 def placement(seen: Positions, region: Region, share: float = 0.05) -> Placement:
     """At which entropies ``region`` drops the ``share`` of the tokens whose log-ratio is furthest out."""
     mask = dropped(seen, region, share)
-    return Placement(float(seen.entropy[mask].mean()), float(np.corrcoef(mask, seen.entropy)[0, 1]))
+    if mask.all() or not mask.any():
+        return Placement(float(seen.entropy.mean()) if mask.any() else math.nan, 0.0, float(mask.mean()))
+    return Placement(float(seen.entropy[mask].mean()), float(np.corrcoef(mask, seen.entropy)[0, 1]), float(mask.mean()))
 
 
 def shares(seen: Positions, region: Region, bins: int = 10) -> tuple[list[float], list[float]]:
