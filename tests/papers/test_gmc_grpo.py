@@ -8,7 +8,7 @@ from stretto.papers import Settings, gmc_grpo
 from stretto.papers.run import save_figure
 
 
-def test_the_table_of_biases_is_the_published_one(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_table_of_biases_is_the_references(tmp_path) -> None:  # type: ignore[no-untyped-def]
     outcome = gmc_grpo.enumerated(Settings())
     by = {check.name: check for check in outcome.checks}
     assert outcome.passed
