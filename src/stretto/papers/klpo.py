@@ -14,6 +14,7 @@ from stretto.objectives.interface import LossFunction
 from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
+from stretto.papers.drawing import legend_below
 from stretto.papers.learning import with_learning
 from stretto.tabular.klpo.estimators import (
     POLICY,
@@ -69,7 +70,7 @@ def reproduce(settings: Settings) -> Outcome:
     notes = [
         "On four tokens the token-binary fit has a fixed point of its own, "
         f"{fixed['klpo-binary'][-1].distance:.3g} nats from the Gibbs policy: it has no population identity.",
-        "Learning with a refreshed sampler is reported, without a condition: the paper has no figures.",
+        "Learning is reported, without a condition: the paper has no training results.",
     ]
     outcome = Outcome(checks, notes, lambda figure: plot_figure(figure, fixed, spread, floor))
     return with_learning(outcome, compare("klpo", settings))
@@ -88,7 +89,8 @@ def identities() -> list[Check]:
     for route, estimator in (("token", "full"), ("sequence", "full"), ("sequence", "binary")):
         found = small_gradient(klpo(route, estimator, BETA), head=estimator == "full")
         near = float((found - exact).abs().max()) < 1e-8 and float(np.abs(found[0].numpy() - ROOT).max()) < 1e-8
-        checks.append(Check(f"root gradient, {route}-{estimator}", found[0].tolist(), "to 1e-8", ROOT, near))
+        checks.append(Check(f"root gradient, {route}-{estimator}", found[0].tolist(), "to 1e-8", ROOT, near,
+                            paper="the routes' population gradients are one", where="claim"))  # fmt: skip
     for route, m in (("token", 1), ("sequence", 2), ("sequence", 3)):
         bias = float((small_gradient_over_draws(klpo(route, "mc", BETA), m) - exact).abs().max())
         checks.append(Check(f"bias, {route}-mc, M = {m}", bias, "< 1e-8", 0.0, bias < 1e-8))
@@ -144,9 +146,10 @@ def plot_figure(figure: Canvas, fixed: dict[str, list[Window]], spread: list[flo
     left, right = figure.subplots(1, 2)
     for name, run in fixed.items():
         left.loglog(STEPS, [w.distance for w in run], marker="o", label=name)
-    left.set(xlabel="steps S against one sampler", ylabel="KL(Gibbs policy || current), nats")
-    left.legend()
+    left.set(xlabel="steps S against one sampler", ylabel="KL(Gibbs policy || current), nats",
+             title="Against one sampler")  # fmt: skip
     right.plot([1 / m for m in DRAWS], spread, marker="o", label="sequence-mc")
     right.axhline(floor, linestyle="--", label="sequence-full")
-    right.set(xlabel="1/M", ylabel="variance of a row's gradient")
-    right.legend()
+    right.set(xlabel="1/M", ylabel="variance of a row's gradient", title="By draws at a position")
+    for axis in (left, right):
+        legend_below(axis)
