@@ -13,8 +13,8 @@ def test_the_short_and_the_long_walk_behave_as_stated() -> None:
     asked = {c.name: c for c in outcome.checks}
     assert outcome.passed, [c.name for c in outcome.checks if c.passed is False]
     early = asked["B: RMSE after 10 rounds"].measured
-    for name, published in brace.PUBLISHED_EARLY.items():
-        assert early[name] == pytest.approx(published, rel=0.05), name
+    for name, reference in brace.REFERENCE_EARLY.items():
+        assert early[name] == pytest.approx(reference, rel=0.05), name
     assert asked["B: mean log product of the traces over the walk"].measured == pytest.approx(-3.2, abs=0.15)
 
 
