@@ -5,52 +5,65 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import torch
 
+from stretto.data.batch import TokenBatch
 from stretto.objectives import get
 from stretto.objectives.base import Objective
 from stretto.objectives.sat import SAT, Kernel
 from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.comparisons import compare
+from stretto.papers.drawing import legend_below
+from stretto.papers.effects import effect, required
 from stretto.papers.learning import with_learning
 from stretto.tabular.lagged.learning import Curve, Plan, train
 from stretto.tabular.lagged.probe import Probe
 from stretto.tabular.lagged.world import World
-from stretto.tabular.sat.region_checks import random_tokens, unlike_nominal, violations
+from stretto.tabular.sat.region_checks import contractions, random_tokens, unlike_nominal, violations
 
 KERNELS: tuple[Kernel, ...] = ("H1", "H2")
 LAGS, RADIUS, STEPS = (1, 8, 32), 0.2, 66
+DECIDED = 8
+"""The lag at which the smaller region must show: at lag 1 hardly a token is at the clip, at lag 32 most are [inferred].
+"""
+LAST = {"H1": 0.990313, "H2": 0.452983}
+"""By hand, the factor on the last of |log r| = .01, .02, ..., .10: q = .091; 1 / (1 + (.009 / .091)^2) and
+1 / (1 + (.1 / .091)^2)."""
 Runs = dict[tuple[int, str], list[tuple[Curve, Probe]]]
-Far = dict[tuple[float, int], dict[str, float]]
+Far = dict[str, list[float]]
 
 
 def reproduce(settings: Settings) -> Outcome:
-    """200 random batches of 500 tokens for each kernel; then a tree of 4^3 sequences at lags up to 1, 8 and 32."""
-    checks = [c for kernel in KERNELS for c in properties(kernel, settings.first_seed)]
+    """200 random batches of 500 tokens for each kernel; then a tree of 4^3 sequences at lags up to 1, 8 and 32 (under
+    ``quick`` 50 batches, and lag 8)."""
+    batches = 50 if settings.quick else 200
+    checks = [c for kernel in KERNELS for c in properties(kernel, settings.first_seed, batches)]
     settings.say("properties checked")
-    seeds = settings.range(5, quick=1)
+    pairs, seeds = settings.range(8), settings.range(5, quick=1)
+    lags = (DECIDED,) if settings.quick else LAGS
     runs: Runs = {}
-    far: Far = {}
-    for rate, lags in ((1.0, LAGS), (3.0, LAGS[-1:])):
-        for lag in lags:
-            pairs = [paired(lag, rate, seed) for seed in seeds]
-            far[rate, lag] = {name: float(np.mean([pair[name] for pair in pairs])) for name in methods()}
-            if rate == 1.0:
-                for name in methods():
-                    runs[lag, name] = [learn(name, lag, rate, seed) for seed in seeds]
-            settings.say(f"lag {lag} at step size {rate:g} done")
-    checks += [c for lag in LAGS for c in learning(runs, lag, far[1.0, lag])]
-    checks += [Check("KL(mu||pi) at lag 32, three times the step size", far[3.0, 32]), *synchronous(seeds[0])]
+    far: dict[int, Far] = {}
+    for lag in lags:
+        far[lag] = apart(lag, 1.0, pairs)
+        runs |= {(lag, name): [learn(name, lag, 1.0, seed) for seed in seeds] for name in methods()}
+        settings.say(f"lag {lag} done")
+        checks += learning(runs, lag, far[lag])
+    if not settings.quick:
+        further = {name: float(np.mean(kl)) for name, kl in apart(LAGS[-1], 3.0, pairs).items()}
+        checks.append(Check(f"KL(mu||pi) at lag {LAGS[-1]}, three times the step size", further, "reported"))
+    checks += synchronous(seeds[0])
     notes = [
         "Returns are reported without a condition: at an equal step size the smaller region learned no faster in the "
         "seeds that we looked at, and nothing collapses on this tree.",
-        "The kernels are unpublished; KL is taken where the sampler is as old as it gets, before it is refreshed.",
-        "KL per window is compared from the same start: in each window, all methods go on from where PPO's run is.",
-        "At three times the step size and lag 32 most that moves is at the clip already: no condition is set there.",
+        "The kernels are unpublished; KL is taken where the sampler is as old as it gets, before it is refreshed. In "
+        "each window all methods go on from where PPO's run is. The interval decides at lag 8; at lag 1 and 32 it is "
+        "reported, for there few tokens are near the clip, or most are at it already.",
+        "The paper's own figures are of language models (AIME24 at lag 8: GRPO 30.17, GSPO 31.46, DPPO and SAT-GSPO "
+        "32.71 each); none of them is measured here.",
     ]
-    return with_learning(
-        Outcome(checks, notes, lambda figure: plot_figure(figure, runs, far)), compare("sat", settings)
-    )
+    outcome = Outcome(checks, notes, lambda figure: plot_figure(figure, runs, far))
+    return with_learning(outcome, compare("sat", settings))
 
 
 def region(kernel: Kernel) -> SAT:
@@ -65,10 +78,10 @@ def methods() -> dict[str, Objective]:
 
 
 def properties(kernel: Kernel, first_seed: int, batches: int = 200) -> list[Check]:
-    """Checks of Proposition 4.1: how many tokens of all random batches break each property."""
+    """Checks of Proposition 4.1: how many tokens of all random batches break each property, and how many are gated."""
     sat, nominal = region(kernel), methods()["ppo"]
     broken: Counter[str] = Counter()
-    intercepted = 0
+    intercepted, shares = 0, set()
     for seed in range(first_seed, first_seed + batches):
         batch, logp, advantages = random_tokens(seed)
         counts, caught = violations(sat, nominal, batch, logp, advantages)
@@ -76,12 +89,25 @@ def properties(kernel: Kernel, first_seed: int, batches: int = 200) -> list[Chec
         counts["unlike PPO where the quantile is 0"] = unlike_nominal(sat, nominal, batch, advantages, 0.0)
         broken.update(counts)
         intercepted += caught
-    holds = sum(broken.values()) == 0 and intercepted > 0
+        shares.add(float((torch.minimum(*contractions(sat, batch, logp)) < 1).double().mean()))
     what = f"{kernel}: tokens of {batches * 500:,} that break a property"
+    factors = ten_tokens(sat)
+    near = abs(factors[-1] - LAST[kernel]) < 1e-6 and set(factors[:-1]) == {1.0}
     return [
-        Check(what, dict(broken), "none", 0, holds),
+        Check(what, dict(broken), "none", 0, sum(broken.values()) == 0, paper="none", where="proposition 4.1"),
+        Check(f"{kernel}: share of tokens gated, by batch", sorted(shares), "1 - alpha = .1 in all", 0.1,
+              all(abs(share - 0.1) < 1e-9 for share in shares)),
+        Check(f"{kernel}: factors at |log r| = .01, .02, ..., .10", factors, "1, and the last by hand to 1e-6",
+              LAST[kernel], near),
         Check(f"{kernel}: updates newly intercepted", intercepted, "some", None, intercepted > 0),
-    ]
+    ]  # fmt: skip
+
+
+def ten_tokens(sat: SAT) -> list[float]:
+    """Factors on the upper radius of ten tokens with log r = .01, .02, ..., .10."""
+    d = (torch.arange(1, 11, dtype=torch.float64) / 100)[:, None]
+    batch = TokenBatch(mask=torch.ones(d.shape, dtype=torch.bool), logp_behavior=torch.zeros_like(d))
+    return [float(c) for c in contractions(sat, batch, d)[1][:, 0]]
 
 
 def plan(lag: int, rate: float, epochs: int) -> Plan:
@@ -113,7 +139,13 @@ def paired(lag: int, rate: float, seed: int, epochs: int = 2) -> dict[str, float
     return {name: float(np.mean(kl)) for name, kl in found.items()}
 
 
-def learning(runs: Runs, lag: int, far: dict[str, float]) -> list[Check]:
+def apart(lag: int, rate: float, seeds: range) -> Far:
+    """``paired`` for each seed: a list by method."""
+    pairs = [paired(lag, rate, seed) for seed in seeds]
+    return {name: [pair[name] for pair in pairs] for name in methods()}
+
+
+def learning(runs: Runs, lag: int, far: Far) -> list[Check]:
     """Checks at one lag: divergence, outward mass, radius and return."""
     outward, final = (
         {name: float(np.mean([pick(run) for run in runs[lag, name]])) for name in methods()}
@@ -124,13 +156,15 @@ def learning(runs: Runs, lag: int, far: dict[str, float]) -> list[Check]:
         for name in methods()
         if name != "ppo"
     }
-    small = all(max(ends) <= RADIUS for ends in radius.values())
-    near = all(far[name] <= far["ppo"] for name in radius)
+    # at most a tenth of the tokens is gated, and a factor lies in (0, 1]
+    small = all(0.9 * RADIUS <= end < RADIUS for ends in radius.values() for end in ends)
+    asked = required if lag == DECIDED else effect
     return [
-        Check(f"KL(mu||pi) at lag {lag}", far, "SAT <= PPO", None, near),
-        Check(f"mean lower and upper radius at lag {lag}", radius, f"<= {RADIUS}", None, small),
-        Check(f"outward-update mass at lag {lag}", outward),
-        Check(f"final return at lag {lag}", final),
+        Check(f"KL(mu||pi) at lag {lag}", {name: float(np.mean(kl)) for name, kl in far.items()}, "reported"),
+        *(asked(f"KL(mu||pi) at lag {lag}: PPO - {name}", far["ppo"], far[name]) for name in radius),
+        Check(f"mean lower and upper radius at lag {lag}", radius, f"in [{0.9 * RADIUS:g}, {RADIUS})", None, small),
+        Check(f"outward-update mass at lag {lag}", outward, "reported"),
+        Check(f"final return at lag {lag}", final, "reported"),
     ]
 
 
@@ -143,19 +177,21 @@ def synchronous(seed: int) -> list[Check]:
     same = all(x == 0 for x in off[1].values())
     return [
         Check("return at lag 0 beside PPO's, one epoch a batch", off[1], "bit for bit", 0.0, same),
-        Check("return at lag 0 beside PPO's, four epochs a batch", off[4]),
+        Check("return at lag 0 beside PPO's, four epochs a batch", off[4], "reported"),
     ]
 
 
-def plot_figure(figure: Canvas, runs: Runs, far: Far) -> None:
+def plot_figure(figure: Canvas, runs: Runs, far: dict[int, Far]) -> None:
     """Plot divergence, outward mass and return by lag."""
+    lags = list(far)
     pictures = {
-        "KL(mu||pi) per window, nats": lambda name, lag: far[1.0, lag][name],
+        "KL(mu||pi) per window, nats": lambda name, lag: np.mean(far[lag][name]),
         "outward-update mass": lambda name, lag: np.mean([np.mean(p.outward) for _, p in runs[lag, name]]),
         "final return": lambda name, lag: np.mean([curve.final for curve, _ in runs[lag, name]]),
     }
     for axis, (label, pick) in zip(figure.subplots(1, 3), pictures.items(), strict=True):
         for name in methods():
-            axis.plot(LAGS, [pick(name, lag) for lag in LAGS], marker="o", label=name)
-        axis.set(xscale="log", xlabel="lag", ylabel=label)
-        axis.legend()
+            axis.plot(lags, [pick(name, lag) for lag in lags], marker="o", label=name)
+        axis.set(xscale="log", xlabel="lag", title=label)
+        axis.set_xticks(lags, map(str, lags))
+        legend_below(axis, 3)
