@@ -11,6 +11,7 @@ from stretto.data.arrays import Floats
 from stretto.observe.canvas import Canvas
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
+from stretto.papers.drawing import legend_below
 from stretto.tabular.delay import Delays
 from stretto.tabular.mdp import uniform_policy, value_iteration
 from stretto.tabular.rac.late_reward_learning import LateRewardPPO
@@ -96,12 +97,12 @@ def slack(settings: Settings) -> Outcome:
         left.plot(slacks, bias, "o", label="advantage, largest error")
         left.plot(slacks, slacks * whole, "k-", lw=1, label="slack x |A_slow|")
         left.plot(slacks, [soft_policy_bias(two, 1 - s) for s in slacks], "s-", ms=3, label="soft policy, L1")
-        left.set(xlabel="slack 1 - R", ylabel="bias")
-        left.legend(fontsize=7)
+        left.set(xlabel="slack 1 - R", ylabel="bias", title="Bias by missing mass")
+        legend_below(left, 1)
         middle.plot(*waits.T, "o-", label="wait, W = 0-20")
         middle.plot([1], [rac_bias], "*", ms=12, label="RAC")
-        middle.set(yscale="log", xlabel="time of a step", ylabel="advantage bias")
-        middle.legend(fontsize=7)
+        middle.set(yscale="log", xlabel="time of a step", ylabel="advantage bias", title="Waiting or correcting")
+        legend_below(middle)
         names = list(ARMS)
         for i, time in enumerate(("100", "400")):
             right.bar(
@@ -109,9 +110,8 @@ def slack(settings: Settings) -> Outcome:
             )
         right.axhline(float(two.mdp.start @ value_iteration(two.with_mass(1.0))[0]), color="k", lw=1, label="best")
         right.set_xticks(range(len(names)), names, rotation=45)
-        right.set(ylabel="J of the final policy")
-        right.set_ylim(0, 25)
-        right.legend(fontsize=7, title="time", loc="upper right", ncols=3)
+        right.set(ylabel="J of the final policy", title="Learning, by time")
+        legend_below(right, 3)
 
     return Outcome(checks, notes, plot)
 
