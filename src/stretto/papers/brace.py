@@ -177,7 +177,7 @@ def _reach(seed: int) -> tuple[dict[str, float], float, float]:
     batch = batch.replace(values=torch.full_like(logp, 0.5))
     weights = {e: reward_weight(f, batch, logp) for e, f in _estimators((30,), (30,)).items() if e != "MC"}
     first = {e: w[:, 0] for e, w in weights.items()}
-    traces = np.minimum(logp - batch.need("logp_behavior")[0], np.log(1.1)).numpy()
+    traces = (logp - batch.need("logp_behavior")[0]).clamp(max=float(np.log(1.1))).numpy()
     before = np.pad(traces, ((0, 0), (1, 0))).cumsum(1)[:, :-1]  # sum of the log-traces before each token
     times = np.arange(walk.steps)
     product = np.exp(before[:, np.minimum(times + 30, walk.steps - 1)] - before)
