@@ -5,10 +5,14 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from pettingzoo import ParallelEnv
 from pettingzoo.test import parallel_api_test
 
+from stretto.games.foraging.outside import play
+from stretto.games.foraging.tactical import TacticalLearner
 from stretto.games.markov import (
     MarkovGame,
     best_response,
@@ -20,7 +24,7 @@ from stretto.games.markov import (
     uniform_policies,
     values,
 )
-from stretto.games.zoo import ParallelGame
+from stretto.games.zoo import Group, ParallelGame
 from stretto.kernel.errors import ConfigError
 from stretto.tabular.mdp import policy_value
 
@@ -126,7 +130,7 @@ def test_what_does_not_fit_is_named() -> None:
         r"MarkovGame: actions = \(2, 2.5\)": {"actions": (2, 2.5)},
         "MarkovGame: actions has shape": {"actions": 4},
         "MarkovGame: actions must be an array of numbers": {"actions": ("a", 4)},
-        r"MarkovGame: transitions has shape \[2, 4, 2\]": {"actions": (2, 3)},
+        r"MarkovGame: transitions has shape \[2, 3, 2\]": {"transitions": np.full((2, 3, 2), 0.5)},
     }
     for said, change in bad.items():
         with pytest.raises(ConfigError, match=said):
@@ -140,3 +144,67 @@ def test_what_does_not_fit_is_named() -> None:
                 call(game, uniform_policies(game), player)  # type: ignore[operator]
     with pytest.raises(ConfigError, match="1 entries for 2 players"):
         nash_gap(game, [np.full((2, 2), 0.5)])
+
+
+def test_a_game_whose_actions_fit_neither_array_blames_the_actions() -> None:
+    game = _game(actions=(2, 2))
+    for actions in ((2,), (2, 3), (4,), (2, 2, 1)):
+        with pytest.raises(ConfigError, match=r"actions = .* hold 4 joint actions of 2 players"):
+            MarkovGame(game.transitions, game.costs, game.gamma, actions)
+    with pytest.raises(ConfigError, match="costs has shape"):
+        MarkovGame(game.transitions, game.costs[..., :3], game.gamma, (2, 2))
+
+
+def test_learners_of_tuples_play_a_parallel_environment() -> None:
+    game = _game(actions=(2, 2))
+    group = Group(ParallelGame(game, horizon=4))
+    learners = [TacticalLearner(2, seed=i) for i in range(2)]
+    returns = play(group, learners, 3, int, seed=5)
+    alone = ParallelGame(game, horizon=4)
+    again, total = [TacticalLearner(2, seed=i) for i in range(2)], 0.0
+    seen, _ = alone.reset(seed=5)
+    while alone.agents:
+        chosen = {a: learner.act(seen[a]) for a, learner in zip(alone.possible_agents, again, strict=True)}
+        after, rewards, *_ = alone.step(chosen)
+        for a, learner in zip(alone.possible_agents, again, strict=True):
+            learner.learn(seen[a], chosen[a], rewards[a], after[a])
+        seen, total = after, total + sum(rewards.values())
+    assert returns[0] == pytest.approx(total)
+
+
+def test_an_agent_that_leaves_early_waits_for_the_others() -> None:
+    group = Group(_Leaving())
+    assert group.reset(seed=0)[0] == [0, 0]
+    assert group.step([0, 1])[:4] == ([1, 1], [1.0, 1.0], False, False)
+    assert group.step([0, 1])[:4] == ([1, 2], [0.0, 1.0], True, False)
+    with pytest.raises(ConfigError, match=r"Group.step: actions = \[0\] must be 2"):
+        group.step([0])
+
+
+class _Leaving(ParallelEnv[str, int, int]):
+    """``first`` leaves after a step, ``last`` after two."""
+
+    possible_agents = ["first", "last"]  # noqa: RUF012  # PettingZoo's own form
+
+    def action_space(self, agent: str) -> gymnasium.spaces.Discrete:
+        return gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: dict[str, object] | None = None) -> Any:
+        self.agents, self.steps = list(self.possible_agents), 0
+        return dict.fromkeys(self.agents, 0), {}
+
+    def step(self, actions: dict[str, int]) -> Any:
+        assert sorted(actions) == self.agents
+        self.steps += 1
+        now, self.agents = self.agents, ["last"] if self.steps == 1 else []
+        ended = {agent: agent not in self.agents for agent in now}
+        return dict.fromkeys(now, self.steps), dict.fromkeys(now, 1.0), ended, dict.fromkeys(now, False), {}
+
+
+def test_a_group_wants_discrete_actions() -> None:
+    class Other(_Leaving):
+        def action_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Box(0, 1)
+
+    with pytest.raises(ConfigError, match="Group: the action space of first"):
+        Group(Other())

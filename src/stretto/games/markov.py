@@ -36,14 +36,20 @@ class MarkovGame:
                 f"MarkovGame: actions = {self.actions} must give each player a whole number of actions, at least one"
             )
         joint = int(np.prod(actions))
-        transitions = probabilities("MarkovGame", "transitions", self.transitions, (None, joint, None))
+        transitions, costs = (array("MarkovGame", x, getattr(self, x), (None,) * 3) for x in ("transitions", "costs"))
+        if costs.shape[2] == transitions.shape[1] and (costs.shape[0], costs.shape[2]) != (len(actions), joint):
+            raise ConfigError(
+                f"MarkovGame: actions = {actions} name {len(actions)} players with {joint} joint actions, but "
+                f"transitions and costs hold {costs.shape[2]} joint actions of {costs.shape[0]} players"
+            )
+        transitions = probabilities("MarkovGame", "transitions", transitions, (None, joint, None))
         if transitions.shape[0] != transitions.shape[2]:
             raise ConfigError(f"MarkovGame: transitions must be [S,J,S]; got {list(transitions.shape)}")
         states = len(transitions)
         start = np.full(states, 1 / states) if self.start is None else self.start
         fixed = {
             "transitions": transitions,
-            "costs": array("MarkovGame", "costs", self.costs, (len(actions), states, joint)),
+            "costs": array("MarkovGame", "costs", costs, (len(actions), states, joint)),
             "gamma": discount("MarkovGame", self.gamma),
             "actions": actions,
             "start": probabilities("MarkovGame", "start", start, (states,)),

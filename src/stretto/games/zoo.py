@@ -1,7 +1,9 @@
-"""Markov games as PettingZoo environments: all players move at once."""
+"""Markov games as PettingZoo environments, in which all players move at once; and such environments for learners that
+take what all see, do and get in tuples."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import gymnasium
@@ -84,3 +86,49 @@ class ParallelGame(ParallelEnv[str, int, int]):
 
     def _infos(self) -> Infos:
         return {a: {} for a in self.possible_agents}
+
+
+class Group:
+    """A PettingZoo ``ParallelEnv`` with discrete actions as ``foraging.outside.play`` takes an environment: tuples in
+    the order of ``possible_agents``. An agent that leaves before the others keeps its last observation and gets nothing
+    more. The group's episode has ended once all agents' have, or is cut once none is left. ``ConfigError`` if an
+    agent's action space isn't ``Discrete`` from 0 on."""
+
+    def __init__(self, env: ParallelEnv[str, T, int]) -> None:
+        self.env = env
+        self.agents = list(env.possible_agents)
+        spaces = [env.action_space(agent) for agent in self.agents]
+        for agent, space in zip(self.agents, spaces, strict=True):
+            if not isinstance(space, gymnasium.spaces.Discrete) or space.start != 0:
+                raise ConfigError(f"Group: the action space of {agent} is {space}; it must be Discrete, from 0 on")
+        self.action_space = gymnasium.spaces.Tuple(spaces)
+        self._seen: dict[str, T] = {}
+        self._ended: set[str] = set()
+
+    def reset(self, *, seed: int | None = None) -> tuple[Sequence[T], object]:
+        """Observations of all agents, infos by agent."""
+        self._seen, infos = self.env.reset(seed=seed)
+        self._ended = set()
+        return self._all(), infos
+
+    def step(self, actions: Sequence[int]) -> tuple[Sequence[T], Sequence[float], bool, bool, object]:
+        """All act at once, in the order of ``agents``: observations, rewards, ended, cut, infos by agent.
+        ``ConfigError`` unless there is an action for each agent."""
+        if len(actions) != len(self.agents):
+            raise ConfigError(f"Group.step: actions = {list(actions)} must be {len(self.agents)}, one for each agent")
+        chosen = dict(zip(self.agents, actions, strict=True))
+        told = self.env.step({agent: chosen[agent] for agent in self.env.agents})
+        seen, rewards, ended, _, infos = told
+        self._seen = {**self._seen, **seen}
+        self._ended |= {agent for agent, over in ended.items() if over}
+        over = self._ended == set(self.agents)
+        return (
+            self._all(),
+            [float(rewards.get(a, 0.0)) for a in self.agents],
+            over,
+            not (over or self.env.agents),
+            infos,
+        )
+
+    def _all(self) -> list[T]:
+        return [self._seen[agent] for agent in self.agents]

@@ -89,6 +89,19 @@ def test_the_second_moment_is_above_every_exact_one() -> None:
     assert 0.3 * MODEL.second_moment() < largest <= MODEL.second_moment()
 
 
+def test_the_bound_at_one_number_is_a_number() -> None:
+    assert type(MODEL.bound(100)) is float
+    assert MODEL.bound(100) == MODEL.bound([10, 100])[1]
+
+
+def test_exact_ascent_climbs_by_its_formula() -> None:
+    theta = np.zeros_like(MODEL.base)
+    for k in (1, 2):
+        theta = theta + 2 / np.sqrt(k) * MODEL.gradient(theta)
+    np.testing.assert_allclose(MODEL.ascent(2), theta)
+    assert MODEL.value(MODEL.ascent(1000)) > MODEL.value(MODEL.ascent(100)) > MODEL.value(theta)
+
+
 def test_the_bound_by_its_formula() -> None:
     k = np.array([1, 100, 10_000])
     smooth = SMOOTHNESS * max(np.ptp(row) for row in MODEL.base + MODEL.gain)

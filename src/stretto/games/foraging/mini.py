@@ -18,12 +18,15 @@ constants are [inferred]: CHMAS publishes the rate O(log K / sqrt K) only.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stretto.data.arrays import Floats
+from stretto.data.arrays import Floats, Ints
 from stretto.tabular.arguments import array, number
 
 SMOOTHNESS = 2.5  # of a softmax bandit, per unit of reward range
@@ -74,6 +77,15 @@ class Mini:
         mean = (p * self.rewards).sum(-1, keepdims=True)
         return p * (self.rewards - mean) / len(p)
 
+    def ascent(self, updates: int, step: float = 2.0) -> Floats:
+        """theta [Z, M] after ``updates`` steps ``step`` / sqrt(k) along the exact gradient from zeros: learning without
+        noise and at full skill."""
+        number("Mini.ascent", "step", step, above=0)
+        theta = np.zeros_like(self.base)
+        for k in range(1, int(number("Mini.ascent", "updates", updates, 0, whole=True)) + 1):
+            theta += step / math.sqrt(k) * self.gradient(theta)
+        return theta
+
     def skill(self, visits: ArrayLike) -> Floats:
         """What tactical skill adds to each arm's pay [Z, M] after ``visits`` [Z, M]: it approaches ``gain`` at
         ``rate``."""
@@ -91,17 +103,24 @@ class Mini:
         ends = np.stack([self.base, self.rewards])  # pay is linear in skill, which stays between 0 and gain
         return float(((ends**2).max(axis=(0, 2)) + self.noise**2).mean() * (1 - 1 / self.base.shape[1]))
 
-    def bound(self, updates: ArrayLike, step: float = 2.0, theta: ArrayLike | None = None) -> Floats:
-        """The bound at each number of ``updates`` K >= 1, for steps ``step`` / sqrt(k) from ``theta`` (zeros if
-        None)."""
+    @overload
+    def bound(self, updates: float, step: float = 2.0, theta: ArrayLike | None = None) -> float: ...
+
+    @overload
+    def bound(self, updates: Sequence[float] | Floats | Ints, step: float = 2.0,
+              theta: ArrayLike | None = None) -> Floats: ...  # fmt: skip
+
+    def bound(self, updates: ArrayLike, step: float = 2.0, theta: ArrayLike | None = None) -> float | Floats:
+        """The bound at each number of ``updates`` K >= 1 (one number: a number), for steps ``step`` / sqrt(k) from
+        ``theta`` (zeros if None)."""
         number("Mini.bound", "step", step, above=0)
         k = array("Mini.bound", "updates", updates)
         number("Mini.bound", "min(updates)", k.min(), 1)
         start = np.zeros_like(self.base) if theta is None else theta
         smooth = SMOOTHNESS * float(np.ptp(self.rewards, axis=-1).max())
         climb = (self.best() - self.value(start)) / (step * np.sqrt(k))
-        out: Floats = climb + smooth * step * self.second_moment() * (1 + np.log(k)) / (2 * np.sqrt(k))
-        return out
+        out = np.asarray(climb + smooth * step * self.second_moment() * (1 + np.log(k)) / (2 * np.sqrt(k)))
+        return out if out.ndim else float(out)
 
 
 def mini(seed: int = 0, seasons: int = 2, arms: int = 8, coupling: float = 1.0) -> Mini:
