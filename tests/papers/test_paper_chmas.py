@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from stretto.games.foraging.mini import mini
 from stretto.papers import Settings, chmas
 from stretto.papers.base import Outcome
 
@@ -27,8 +28,8 @@ def test_its_parts_have_their_names() -> None:
 def test_the_coupled_foragers_gather_more_and_overlap_less(foraging: Outcome) -> None:
     assert [c.name for c in foraging.checks if c.passed is False] == []
     asked = [c.name for c in foraging.checks if c.passed is not None]
-    assert len(asked) == 8
-    assert sum("final food" in name for name in asked) == 2
+    assert len(asked) == 9
+    assert sum("final food" in name for name in asked) == 3
 
 
 def test_the_curves_are_those_expected(foraging: Outcome) -> None:
@@ -44,6 +45,14 @@ def test_the_mean_squared_gradient_falls_as_fast_as_the_bound(rate: Outcome) -> 
     assert found["slope over k >= 1000, N_f = 32"]["slope"] == pytest.approx(chmas.SLOPES[32], abs=0.12)
     assert found["tracking error, first 1000 updates, N_f = 1"] == pytest.approx(0.033, abs=0.003)
     assert found["tracking error, first 1000 updates, N_f = 32"] == pytest.approx(0.0012, abs=0.0001)
+
+
+def test_the_way_to_the_top_is_none_at_the_start_and_negative_below_it() -> None:
+    model = mini()
+    zeros, up = np.zeros_like(model.base), model.ascent(100)
+    found = chmas.way(model, np.stack([zeros, up, -up]))
+    assert found[0] == 0
+    assert found[2] < 0 < found[1] < 1
 
 
 def test_figures_are_drawn(foraging: Outcome, rate: Outcome) -> None:

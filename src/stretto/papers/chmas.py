@@ -1,4 +1,8 @@
-"""CHMAS (no arXiv id known): coupled strategic and tactical learning divides foraging; the rate in an exact model."""
+"""CHMAS (no arXiv id known): coupled strategic and tactical learning divides foraging; the rate in an exact model.
+
+Only the abstract is public, so every figure beside ours is a reference run of our own; the abstract's claims are that
+foragers divide the field between them, and the rate O(log K / sqrt K).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import numpy as np
 
 from stretto.data.arrays import Floats
 from stretto.games.foraging.loop import run
-from stretto.games.foraging.mini import mini
+from stretto.games.foraging.mini import Mini, mini
 from stretto.games.foraging.mini_loop import Climb, climb
 from stretto.games.foraging.training import Runs, Training
 from stretto.games.foraging.world import RICH, Foraging
@@ -38,10 +42,13 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
     UNCOUPLED: {"food": (0.42, 0.80), "overlap": (0.28, 0.12), "rich": (0.61, 0.76)},
     UNGUIDED: {"food": (0.40, 0.75), "overlap": (0.28, 0.19), "rich": (0.59, 0.71)},
 }
+"""Means over 16 seeds, +- .05: early and late."""
 PAIRS = {COUPLED: ".7-.85", UNCOUPLED: ".5-.65"}
 WORDS = {"food": "food a step", "overlap": "overlap", "rich": "time in rich quadrants"}
 FIRST, LAST = 20, 60
 SLOPES, TRACKING = {1: -0.78, 32: -0.91}, {1: 0.033, 32: 0.0012}
+DIVIDE, RATE = "spatially partitioned exploration", "O(log K / sqrt K)"
+"""What the abstract says."""
 
 
 def reproduce(settings: Settings) -> Outcome:
@@ -50,7 +57,7 @@ def reproduce(settings: Settings) -> Outcome:
 
 
 def foraging(settings: Settings) -> Outcome:
-    """The foragers with both layers, without the coupling, without guidance, and with an update an episode."""
+    """Part ``chmas-foraging``: both layers, without the coupling, without guidance, and with an update an episode."""
     seeds = settings.range(64, quick=32)
     runs: dict[str, Runs] = {}
     for name in QUICK if settings.quick else LINES:
@@ -58,6 +65,7 @@ def foraging(settings: Settings) -> Outcome:
         settings.say(f"{name}: food a step {ends(runs[name], name, 'food')[1]:.3f} at the end")
     found = {name: r.rich_pairs() for name, r in runs.items()}
     notes = [
+        "Only the abstract is public: no figure here is the paper's.",
         f"Means over {len(seeds)} seeds of the first {FIRST} and the last {LAST} blocks of 20 episodes; the figures "
         "beside them are for 16 seeds, ±.05.",
         "Not reproduced: that the coupling alone makes the plan right. Without it the strategist names the rich pair "
@@ -92,20 +100,24 @@ def ordering(runs: dict[str, Runs]) -> list[Check]:
     checks = []
     for other, margin in ((UNCOUPLED, 0.04), (UNGUIDED, 0.08)):
         gain = spread(food[COUPLED] - food[other])
-        holds = gain["mean"] >= margin
-        checks.append(Check(f"final food, {COUPLED} - {other}", gain, f">= {margin}",
+        holds = gain["mean"] >= margin and not gain["low"] <= 0  # NaN: a single seed
+        checks.append(Check(f"final food, {COUPLED} - {other}", gain, f">= {margin}, interval above 0",
                             EXPECTED[COUPLED]["food"][1] - EXPECTED[other]["food"][1], holds))  # fmt: skip
+    end = float(food[COUPLED].mean())
+    checks.append(Check(f"final food, {COUPLED}", end, "within .05 of the reference", EXPECTED[COUPLED]["food"][1],
+                        abs(end - EXPECTED[COUPLED]["food"][1]) <= 0.05))  # fmt: skip
     for name in (COUPLED, UNCOUPLED):
-        mean = float(overlap[name].mean())
+        level = spread(overlap[name])
         less = spread(overlap[UNGUIDED] - overlap[name])
-        checks.append(Check(f"final overlap, {name}", mean, "<= .13", EXPECTED[name]["overlap"][1], mean <= 0.13))
-        checks.append(Check(f"final overlap, {UNGUIDED} - {name}", less, ">= .04",
+        low = not level["low"] > 0.13  # its interval: without the coupling the mean lies at .12, too near for 32 seeds
+        checks.append(Check(f"final overlap, {name}", level, "<= .13, or its interval reaches it",
+                            EXPECTED[name]["overlap"][1], low))  # fmt: skip
+        checks.append(Check(f"final overlap, {UNGUIDED} - {name}", less, ">= .04, interval above 0",
                             EXPECTED[UNGUIDED]["overlap"][1] - EXPECTED[name]["overlap"][1],
-                            less["mean"] >= 0.04))  # fmt: skip
+                            less["mean"] >= 0.04 and not less["low"] <= 0))  # fmt: skip
         split = runs[name].split_share()
-        checks.append(
-            Check(f"plans that name two quadrants, {name}", split, ">= .95 of seeds x z", None, split >= 0.95)
-        )
+        checks.append(Check(f"plans that name two quadrants, {name}", split, ">= .95 of seeds x z", None, split >= 0.95,
+                            paper=DIVIDE, where="abstract"))  # fmt: skip
     return checks
 
 
@@ -130,11 +142,11 @@ def spread(x: Floats) -> dict[str, float]:
 
 
 def rate(settings: Settings) -> Outcome:
-    """Part ``chmas-rate``: mean of the exact |grad J|^2 in the small model by updates, with 1 and 32 pulls an
-    update."""
+    """Part ``chmas-rate``: mean of the exact |grad J|^2 in the small model by updates, with 1 and 32 pulls an update,
+    and how near J comes to its maximum: a small gradient alone would suit a minimum, too."""
     model, found = mini(), {}
     updates = {1: 100_000, 32: 10_000 if settings.quick else 100_000}
-    for pulls, usual, few in ((1, 128, 64), (32, 16, 16)):
+    for pulls, usual, few in ((1, 256, 128), (32, 16, 16)):
         at = log_spaced(updates[pulls], 1 + 10 * round(np.log10(updates[pulls])))
         found[pulls] = climb(model, settings.range(usual, quick=few), at, pulls)
         settings.say(f"N_f = {pulls}: tracking error {found[pulls].error.mean():.4f}")
@@ -145,21 +157,39 @@ def rate(settings: Settings) -> Outcome:
     for pulls, runs in found.items():
         slope = slopes[pulls] = fit(runs)
         ratio = float((runs.squared.mean(0) / model.bound(runs.updates)).max())
+        error, expected = float(runs.error.mean()), TRACKING[pulls]
         checks += [
             Check(f"slope over k >= 1000, N_f = {pulls}", {"slope": slope.value, "low": slope.low, "high": slope.high},
-                  "<= -.5", SLOPES[pulls], slope.value <= -0.5),
+                  "<= -.5", SLOPES[pulls], slope.value <= -0.5, paper=RATE, where="abstract"),
             Check(f"largest share of the bound, N_f = {pulls}", ratio, "< 1 at every checkpoint", None, ratio < 1),
-            Check(f"tracking error, first 1000 updates, N_f = {pulls}", float(runs.error.mean()), "", TRACKING[pulls]),
+            Check(f"tracking error, first 1000 updates, N_f = {pulls}", error, "within 15 % of the reference", expected,
+                  abs(error / expected - 1) <= 0.15),
         ]  # fmt: skip
-    groups = [fit(found[1], slice(n, n + 16)).value for n in range(0, len(found[1].error) - 15, 16)]
-    share = [f"{(runs.squared.mean(0) / model.bound(runs.updates)).max():.2g}" for runs in found.values()]
+    exact = float(way(model, model.ascent(updates[32])[None])[0])
+    share = {pulls: way(model, runs.theta) for pulls, runs in found.items()}
+    checks += [
+        Check("share of the way to the largest J, N_f = 1", spread(share[1]), ">= .7", exact, share[1].mean() >= 0.7),
+        Check("share of the way to the largest J, N_f = 32, median", float(np.median(share[32])),
+              "within .005 of the exact ascent's", exact, abs(float(np.median(share[32])) - exact) <= 0.005),
+    ]  # fmt: skip
+    groups = [fit(found[1], slice(n, n + 16)).value for n in range(0, min(128, len(found[1].error)) - 15, 16)]
+    largest = [f"{(runs.squared.mean(0) / model.bound(runs.updates)).max():.2g}" for runs in found.values()]
     notes = [
         f"{len(found[1].error)} seeds at N_f = 1, {len(found[32].error)} at 32. At N_f = 1 a seed now and then settles "
         "on a poor arm and leaves it late: its own slope can be above -.5 or even positive, and 16 seeds don't settle "
         f"the slope of their mean either (sixteen at a time: {', '.join(f'{g:.2f}' for g in groups) or 'too few'}).",
-        f"The bound is a worst case: the largest shares of it that are reached are {' and '.join(share)}.",
+        "So does J: with one pull an update some seeds still sit on a poorer arm after 1e5 updates; with 32 nearly "
+        "all are where exact ascent is.",
+        f"The bound is a worst case: the largest shares of it that are reached are {' and '.join(largest)}.",
     ]
     return Outcome(checks, notes, lambda figure: plot_rate(figure, found, slopes))
+
+
+def way(model: Mini, theta: Floats) -> Floats:
+    """[S]: the share of the way from J at the start to the largest J that strategists ``theta`` [S, Z, M] have come;
+    below 0: they went down."""
+    start = model.value(np.zeros_like(model.base))
+    return np.array([(model.value(x) - start) / (model.best() - start) for x in theta])
 
 
 def fit(runs: Climb, rows: slice = slice(None)) -> Slope:
@@ -175,8 +205,9 @@ def plot_foraging(figure: Canvas, runs: dict[str, Runs], seed: int) -> None:
             y = getattr(found, what).reshape(len(found.food), -1, 200 // LINES[name].episodes).mean((0, 2))
             axis.plot(200 * np.arange(1, len(y) + 1), y, label=name)
         axis.set(ylabel=WORDS[what])
-    left.axes[0].legend(fontsize=7)
+        axis.set_title(f"Foragers: {WORDS[what]}", fontsize=9)
     left.axes[1].set(xlabel="episodes")
+    left.legend(*left.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
     grid = right.subplots(2, 4)
     for row, name in zip(grid, (COUPLED, UNGUIDED), strict=True):
         for n, axis in enumerate(row):
@@ -211,10 +242,10 @@ def plot_rate(figure: Canvas, found: dict[int, Climb], slopes: dict[int, Slope])
                    label=f"N_f = {pulls}")  # fmt: skip
     k = found[1].updates
     left.plot(k, mini().bound(k), "k--", label="bound, log K / sqrt K")
-    left.set(xscale="log", yscale="log", xlabel="updates", ylabel="mean of |grad J|²")
-    left.legend(fontsize=7)
-    right.axvline(-0.5, color="k", linestyle="--", label="the bound's slope")
-    right.set(xlabel="slope of a single seed, k >= 1000", ylabel="share of seeds")
+    left.set(xscale="log", yscale="log", xlabel="updates", ylabel="mean of |grad J|²", title="Small model: the rate")
+    left.legend(fontsize=7, loc="lower left")
+    right.axvline(-0.5, color="k", linestyle="--", label="asked for")
+    right.set(xlabel="slope of a single seed, k >= 1000", ylabel="share of seeds", title="Slopes of single seeds")
     right.legend(fontsize=7)
 
 

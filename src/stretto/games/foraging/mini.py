@@ -119,8 +119,8 @@ class Mini:
         start = np.zeros_like(self.base) if theta is None else theta
         smooth = SMOOTHNESS * float(np.ptp(self.rewards, axis=-1).max())
         climb = (self.best() - self.value(start)) / (step * np.sqrt(k))
-        out = np.asarray(climb + smooth * step * self.second_moment() * (1 + np.log(k)) / (2 * np.sqrt(k)))
-        return out if out.ndim else float(out)
+        out: Floats = climb + smooth * step * self.second_moment() * (1 + np.log(k)) / (2 * np.sqrt(k))
+        return out if np.ndim(updates) else float(out.item())
 
 
 def mini(seed: int = 0, seasons: int = 2, arms: int = 8, coupling: float = 1.0) -> Mini:
