@@ -20,8 +20,8 @@ def plot_alpha(
     """Alpha and bound over kappa; what alpha, the floor and an oracle's bias leave of the gap."""
     bound, ends, floors, biases = figure.subplots(1, 4)
     kappas = list(table)
-    bound.plot(kappas, [table[k][1] for k in kappas], "--", label="bound")
-    bound.plot(kappas, [table[k][0] for k in kappas], "o-", label="alpha, enumerated")
+    bound.plot(kappas, [table[k][1] for k in kappas], "--", color="C1", label="bound")
+    bound.plot(kappas, [table[k][0] for k in kappas], "o-", color="C0", label="alpha, enumerated")
     bound.set(xlabel="kappa", ylabel="alpha", title="alpha by kappa")
     bound.legend(fontsize=7)
     for place, name in ((1, "exact updates"), (2, "online, 1e5 steps")):
@@ -43,11 +43,13 @@ def plot_regret(figure: Canvas, curves: Mapping[str, tuple[Ints, Floats]], rate:
     axes = figure.subplots()
     for name, (times, regret) in curves.items():
         mean = np.asarray(regret).mean(0)
-        (line,) = axes.loglog(times, mean, label=name)
-        axes.fill_between(times, np.min(regret, 0), np.max(regret, 0), color=line.get_color(), alpha=0.15)
+        (line,) = axes.loglog(times, mean, label=f"{name}, mean")
+        axes.fill_between(times, np.min(regret, 0), np.max(regret, 0), color=line.get_color(), alpha=0.15,
+                          label=f"{name}, range over seeds")  # fmt: skip
         late = times >= times[-1] / 1000
-        axes.loglog(times[late], mean[-1] * (times[late] / times[-1]) ** rate, "--", color=line.get_color())
-    axes.set(xlabel=label, ylabel="Nash regret", title=f"Nash regret; dashed: T^{rate:.3f}, the bound's rate")
+        axes.loglog(times[late], mean[-1] * (times[late] / times[-1]) ** rate, "--", color=line.get_color(),
+                    label=f"{name}, slope {rate:.3f} of the bound")  # fmt: skip
+    axes.set(xlabel=label, ylabel="Nash regret", title="Nash regret, mean over seeds")
     axes.legend()
 
 

@@ -84,21 +84,24 @@ def learn_online(
     _check(game, steps, schedule, noise, state)
     at = checked_times("learn_online", times, steps)
     runs = distinct_seeds("learn_online", seeds)
-    out = np.empty((len(runs), len(at), *padded(game).shape))
+    shape = padded(game).shape
+    out, critics = np.empty((len(runs), len(at), *shape)), np.zeros((len(runs), *shape))
     law, rates = tables(game), schedule.numbers()
-    each_seed(lambda seed, kept: _run(law, padded(game), rates, noise, steps, state, seed, at, kept), runs, out)
-    return Run(at, out, game.actions)
+    each_seed(
+        lambda seed, kept, q: _run(law, padded(game), rates, noise, steps, state, seed, at, kept, q), runs, out, critics
+    )
+    return Run(at, out, game.actions, critics)
 
 
 @njit(cache=True, nogil=True)
 def _run(
     game: Tables, pi: Floats, rates: Floats, noise: float, steps: int, state: int, seed: int,
-    times: Ints, out: Floats,
+    times: Ints, out: Floats, q: Floats,
 ) -> None:  # fmt: skip
-    players, states, most = pi.shape
+    players, states, _ = pi.shape
     joint_actions = game.costs.shape[0] // states
     choose, move, blur = key(seed, ACTIONS), key(seed, MOVES), key(seed, NOISE)
-    q, visits, acts = np.zeros((players, states, most)), np.zeros(states, np.int64), np.zeros(players, np.int64)
+    visits, acts = np.zeros(states, np.int64), np.zeros(players, np.int64)
     actions, strides, costs, gamma = game.actions, game.strides, game.costs, game.gamma
     s, kept = state, 0
     for t in range(steps):

@@ -49,11 +49,13 @@ def tables(game: MarkovGame) -> Tables:
 @dataclass(frozen=True)
 class Run:
     """Policies at ``times`` [K] (steps or rounds done) of each seed: ``policies`` [seeds, K, N, S, A], A the largest
-    number of actions (further entries are 0). ``at(seed, k)`` gives them one array [S, A_i] a player."""
+    number of actions (further entries are 0). ``at(seed, k)`` gives them one array [S, A_i] a player. ``critics``
+    [seeds, N, S, A]: what each player believes at the end that its actions cost, of a learner that keeps that."""
 
     times: Ints
     policies: Floats
     actions: tuple[int, ...]
+    critics: Floats | None = None
 
     def at(self, run: int, k: int) -> list[Floats]:
         """The policies, one [S, A_i] a player, of run number ``run`` (its place among the seeds) at ``times[k]``."""
@@ -81,12 +83,12 @@ def padded(game: MarkovGame) -> Floats:
     return out
 
 
-def each_seed(run: Callable[[int, Floats], object], seeds: Ints, out: Floats) -> None:
-    """``run(seed, out[k])`` for each seed, as many at a time as Numba may use threads. ``run`` calls a compiled loop
-    that releases the interpreter; seeds share nothing, so the results can't depend on the threads. (A prange around
-    the loop does the same and doubles its compilation.)"""
+def each_seed(run: Callable[..., object], seeds: Ints, *out: Floats) -> None:
+    """``run(seed, *(x[k] for x in out))`` for each seed, as many at a time as Numba may use threads. ``run`` calls a
+    compiled loop that releases the interpreter; seeds share nothing, so the results can't depend on the threads. (A
+    prange around the loop does the same and doubles its compilation.)"""
     with ThreadPoolExecutor(start_threads()) as pool:
-        list(pool.map(run, [int(seed) for seed in seeds], out))
+        list(pool.map(run, [int(seed) for seed in seeds], *out))
 
 
 @njit(cache=True)
