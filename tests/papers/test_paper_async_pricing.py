@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from stretto.games.pricing.ddpg import DDPG, train
 from stretto.games.pricing.engine import Clocks
 from stretto.games.pricing.logit import Market
 from stretto.papers import async_pricing, async_pricing_phase
-from stretto.papers.async_pricing_ddpg import HIGH_BOX, LINES, LOW_BOX, Line, measure
+from stretto.papers.async_pricing_ddpg import HIGH_BOX, LINES, LOW_BOX, Line, lagging, measure, myopic
 from stretto.papers.base import Settings
 
 
@@ -37,6 +38,18 @@ def test_a_line_is_read_off_with_the_midpoint_and_the_deviation_gain() -> None:
     assert np.isfinite([*found.slopes, *found.information, found.recovery]).all()
 
 
+def test_latency_is_read_off_the_trace() -> None:
+    clocks = Clocks(rho=0.05, delay=1.0)
+    done = train(Market(), clocks, [0, 1], DDPG(moves=600))
+    assert lagging(done, 1.0) == 1
+    assert lagging(done, 0.0) < 0.9
+    assert lagging(train(Market(), clocks.live, [0], DDPG(moves=600)), 0.0) == 1
+
+
+def test_sellers_without_foresight_end_at_bertrand_prices() -> None:
+    assert myopic(Market(), [7]).price == pytest.approx(Market().bertrand[0], abs=0.06)
+
+
 def test_intervals() -> None:
     shift = np.random.default_rng(0).normal(0, 1, 40)
     assert async_pricing.difference(shift + 1, shift) == pytest.approx([1, 1, 1])  # paired
@@ -47,7 +60,8 @@ def test_intervals() -> None:
 @pytest.mark.slow
 def test_divergence_is_counted_and_marks_the_cell() -> None:
     outcome = async_pricing.divergence(Settings(quick=True))
-    assert all(c.passed is None for c in outcome.checks)
+    assert [c.name for c in outcome.checks if c.passed is False] == []
+    assert sum(c.passed is not None for c in outcome.checks) == 4  # all without a target network, none with slow ones
     found = {c.name: c.measured for c in outcome.checks}
     assert found["no target network, lambda=1"]["cell"] == "invalid"
     assert found["soft .005, critic lr 1e-3, lambda=1"]["|target| > 2.4"] == "0/2"

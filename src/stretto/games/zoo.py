@@ -4,7 +4,7 @@ take what all see, do and get in tuples."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import gymnasium
 import numpy as np
@@ -88,7 +88,7 @@ class ParallelGame(ParallelEnv[str, int, int]):
         return {a: {} for a in self.possible_agents}
 
 
-class Group:
+class Group(Generic[T]):
     """A PettingZoo ``ParallelEnv`` with discrete actions as ``foraging.outside.play`` takes an environment: tuples in
     the order of ``possible_agents``. An agent that leaves before the others keeps its last observation and gets nothing
     more. The group's episode has ended once all agents' have, or is cut once none is left. ``ConfigError`` if an

@@ -45,8 +45,12 @@ def tabular(
     """Plot collusion indices of all runs, the small phase diagram, and price traces with a shock."""
     bars, map_, *traces = figure.subplots(1, 2 + len(shocked), width_ratios=(1, 1, *[1] * len(shocked)))
     for k, values in enumerate(index.values()):
-        bars.bar(k, values.mean(), color="C0", alpha=0.4)
-        bars.plot(k + np.linspace(-0.3, 0.3, values.size), values, ".", color="C0", ms=3)
+        named = k == 0
+        bars.bar(k, values.mean(), color="C0", alpha=0.4, label="mean" if named else None)
+        bars.plot(k + np.linspace(-0.3, 0.3, values.size), values, ".", color="C0", ms=3,
+                  label="a seed" if named else None)  # fmt: skip
+    bars.axhline(1, color="0.5", lw=0.8, ls=":", label="joint monopoly")
+    bars.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.1))
     bars.set_xticks(range(len(index)), list(index), rotation=30, ha="right")
     bars.set(ylabel="collusion index Δ", title="Q-learning sellers")
     phase(figure, map_, rates, delays, cells)
@@ -56,8 +60,8 @@ def tabular(
             axis.step(trace.time[begin:], trace.prices[begin:, firm], where="post", label=f"firm {firm}")
         axis.axvline(trace.time[at], color="k", lw=0.5, label="shock")
         axis.set(xlabel="time", ylabel="price")
-        axis.set_title(name, fontsize=8)
-    traces[0].legend(fontsize=7)
+        axis.set_title(f"Prices, shock\n{name}", fontsize=8)
+        axis.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.15))
 
 
 def deep(figure: Canvas, found: Sequence[tuple[Line, Trained]]) -> None:
@@ -70,26 +74,27 @@ def deep(figure: Canvas, found: Sequence[tuple[Line, Trained]]) -> None:
     left.set_yticks(range(len(found)), [line.name for line, _ in found], fontsize=8)
     left.invert_yaxis()
     left.set(xlabel="collusion index Δ", title="DDPG sellers")
-    left.legend(fontsize=7)
+    left.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13))
     for line, done in found[:4]:
         window = max(done.trace.shape[1] // 100, 1)
         prices = done.trace[..., 3].mean(0)
         smooth = np.convolve(prices, np.ones(window) / window, "valid")
         right.plot(np.arange(smooth.size), smooth, label=line.name.split(", ", 1)[-1], lw=0.8)
     right.set(xlabel="price settings", ylabel="mean price", title="Price traces, first box")
-    right.legend(fontsize=7)
+    right.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
 
 
 def divergence(figure: Canvas, rows: Sequence[tuple[str, Singles]], limit: float) -> None:
     """Plot the largest |target| so far of the worst run of each row."""
     axis = figure.subplots(1, 1)
-    for name, tops in rows:
+    for k, (name, tops) in enumerate(rows):
         worst = np.maximum.accumulate(np.nan_to_num(tops, nan=0, posinf=1e6), 1).max(0)
-        axis.plot(np.maximum(worst, 1e-3), label=name, lw=0.9)
+        # some lie on one another: wide ones below, dashed ones above
+        axis.plot(np.maximum(worst, 1e-3), "--" if k % 2 else "-", label=name, lw=1.2 if k % 2 else 2.4)
     axis.axhline(limit, color="k", lw=1, ls=":", label="the detector's limit")
     axis.set(
         yscale="log",
-        ylim=(1e-1, None),
+        ylim=(1e-2, None),
         xlabel="price settings",
         ylabel="largest |target| so far",
         title="Critics that run away",
