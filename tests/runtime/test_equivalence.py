@@ -101,17 +101,17 @@ def of_run(out: Path) -> Trained:
     )
 
 
-def assert_same(ours: Trained, theirs: Trained, rounding: float = 0.0) -> None:
-    """``rounding``: how far numbers may be apart, absolutely and relatively."""
+def assert_same(ours: Trained, theirs: Trained) -> None:
+    """The same decisions, and numbers to ``ROUNDING``: rows may meet in the engine in other company."""
     assert ours.batches == theirs.batches
     assert ours.rewards == theirs.rewards
     for a, b in zip(ours.metrics, theirs.metrics, strict=True):
         timeless = [name for name in b if not name.startswith(("time/", "memory/"))]
         assert "loss" in " ".join(timeless)
-        assert {n: a[n] for n in timeless} == pytest.approx({n: b[n] for n in timeless}, rel=rounding, abs=rounding)
+        assert {n: a[n] for n in timeless} == pytest.approx({n: b[n] for n in timeless}, rel=ROUNDING, abs=ROUNDING)
     assert ours.weights.keys() == theirs.weights.keys()
     for name, weight in theirs.weights.items():
-        torch.testing.assert_close(ours.weights[name], weight, rtol=rounding, atol=rounding, msg=name)
+        torch.testing.assert_close(ours.weights[name], weight, rtol=ROUNDING, atol=ROUNDING, msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +138,7 @@ def test_a_short_last_batch_trains_as_in_the_synchronous_trainer(objective: str,
     launch(config, "rehearse")
     ours = of_run(tmp_path / "run")
     assert [len(batch) for batch in ours.batches] == [3, 3, 2]
-    # to rounding: the rows of the last batches may meet in the engine in other company
-    assert_same(ours, synchronous(model, config, tmp_path / "model"), ROUNDING)
+    assert_same(ours, synchronous(model, config, tmp_path / "model"))
 
 
 def test_inline_on_the_wall_clock_equals_the_synchronous_trainer(
@@ -147,7 +146,7 @@ def test_inline_on_the_wall_clock_equals_the_synchronous_trainer(
 ) -> None:
     env = (f"env.name={Dense.__module__}:Jittery", "env.digits=1")
     launch(config_of(model, tmp_path / "run", "workers.kind=inline", *env), "train")
-    assert_same(of_run(tmp_path / "run"), reference, ROUNDING)
+    assert_same(of_run(tmp_path / "run"), reference)
 
 
 @pytest.mark.parametrize("transport", ["shared-memory", "files"])
@@ -157,4 +156,4 @@ def test_worker_processes_equal_the_synchronous_trainer(
     env = (f"env.name={Dense.__module__}:Jittery", "env.digits=1", f"weights.transport={transport}")
     launch(config_of(model, tmp_path / "run", "engine.count=2", *env), "train")
     assert not (tmp_path / "run" / "weights").exists()
-    assert_same(of_run(tmp_path / "run"), reference, ROUNDING)
+    assert_same(of_run(tmp_path / "run"), reference)

@@ -122,7 +122,7 @@ def test_a_pattern_that_backtracks_without_end_is_killed_at_its_deadline(tmp_pat
 
 
 def test_when_every_reward_fails_the_run_ends_with_the_reason(tmp_path: Path, model: Path, rewards: None) -> None:
-    out = tmp_path / "run"
+    out, before = tmp_path / "run", children(os.getpid())
     with pytest.raises(StrettoError, match="valid members") as caught:
         start(out, model, "max_steps=3", "reward=user_rewards:always_raises")
     assert re.search(
@@ -135,7 +135,7 @@ def test_when_every_reward_fails_the_run_ends_with_the_reason(tmp_path: Path, mo
     assert any("the grader is down" in r for r in failed(events))
     assert "in always_raises" in (out / "logs" / "tracebacks.txt").read_text()
     assert_clean(out)
-    assert not children(os.getpid())
+    assert children(os.getpid()) <= before
 
 
 # --- disks ---
