@@ -95,5 +95,6 @@ def plot_figure(
         axis.set_xticks(SIZES, map(str, SIZES))
         legend_below(axis, 3)
     left.set_yscale("symlog", linthresh=FLOOR)
+    left.set_ylim(-FLOOR / 4, 0.3)
     left.set_title(f"Bias (linear below {FLOOR:g}, so that 0 is shown)")
     right.set_title("Second moment of the gradient")
