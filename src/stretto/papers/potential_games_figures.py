@@ -27,7 +27,7 @@ def plot_alpha(
     for place, name in ((1, "exact updates"), (2, "online, 1e5 steps")):
         ends.plot([v[0] for v in by_kappa.values()], [v[place] for v in by_kappa.values()], "o-", label=name)
     ends.set(xlabel="alpha", ylabel="final gap", ylim=(0, None), title="gap by alpha")
-    ends.legend(fontsize=7)
+    ends.legend(fontsize=7, loc="center")
     floors.loglog(list(by_floor), list(by_floor.values()), "o-", label="exact updates")
     floors.loglog(list(by_floor), [10 * f for f in by_floor], "--", label="floor x actions\nx horizon")
     floors.set(xlabel="floor", title="gap by floor")
