@@ -84,7 +84,10 @@ def brq(settings: Settings) -> Outcome:
         found[arm, 0.0, 100.0] = found[arm, 0.0, 10.0]
     median = {k: float(np.median(v)) for k, v in found.items()}
     settings.say(f"BR-Async-Q: {len(found)} cells")
-    apart_of = {(LOW, SAFER): _safer_trim(), **{(e, "trimmed"): None for e in SHARES[2:]}}
+    apart_of: dict[tuple[float, str], float | None] = {
+        (LOW, SAFER): _safer_trim(),
+        **{(e, "trimmed"): None for e in SHARES[2:]},
+    }
     far = {
         f"{e:g}, {m:g}": float(np.median(sup_errors(tables[arm, e, m], _limit(e, trim)).mean(1)))
         for (e, arm), trim in apart_of.items()
@@ -159,8 +162,11 @@ def brq(settings: Settings) -> Outcome:
         for arm, color in zip(ARMS, ("C3", "C1", "C4", "C0", "C2"), strict=True):
             for m, style in zip(MAGNITUDES, ("o-", "x--"), strict=True):
                 label = NAMES.get(arm, arm) if m == MAGNITUDES[0] else None
-                wide = {"lw": 5, "ms": 10, "alpha": 0.4} if arm == "trimmed" else {}  # others lie on top of it
-                left.plot(shares, [median[arm, e, m] for e in SHARES], style, color=color, label=label, **wide)
+                lw, ms, alpha = (5, 10, 0.4) if arm == "trimmed" else (1.5, 6, 1)  # others lie on top of it
+                left.plot(
+                    shares, [median[arm, e, m] for e in SHARES], style, color=color, label=label, lw=lw, ms=ms,
+                    alpha=alpha,
+                )  # fmt: skip
         fine = np.linspace(0.002, 0.1, 15)
         left.plot(fine, [np.abs(_limit(e) - target).max() for e in fine], "k-", lw=1,
                   label="robust limit, exact")  # fmt: skip
