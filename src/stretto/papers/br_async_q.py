@@ -54,7 +54,7 @@ EXPECTED: dict[str, list[list[float]]] = {
     STATES: [[0.025, 0.025], [0.083, 0.104], [0.28, 0.298], [0.498, 0.499]],
 }
 """By corrupted share, then magnitude: what was expected before the first run; the paper's own aren't public."""
-QUICK = {"trimmed": 16, "median_of_means": 8}
+QUICK = {"trimmed": 12, "median_of_means": 6}
 """Seeds under ``quick`` of those that conditions are on: an epoch with too many outliers must not move the median."""
 APART = 0.05
 """How far trimmed Q-learning's tables may be from their exact limit; without corruption noise alone makes .026."""
