@@ -49,8 +49,8 @@ def reproduce(settings: Settings) -> Outcome:
     drift = {
         name: float(np.mean([_tabular_drift(method, seed) for seed in seeds[:2]])) for name, method in methods.items()
     }
-    steep = rates[-1]
-    ends = [[abs(_imbalance([run], *lags)) for run in by_rate[steep]] for lags in (LAGS[-1], LAGS[0])]
+    middle = RATES[1]
+    ends = [[abs(_imbalance([run], *lags)) for run in by_rate[middle]] for lags in (LAGS[-1], LAGS[0])]
     each = {rate: [abs(_imbalance([run], 0, 31)) for run in found] for rate, found in by_rate.items()}
     by_hand = [_by_hand(o) for o in (naive, methods["asympo"])]
     slopes = by_hand[1][1]
@@ -63,7 +63,7 @@ def reproduce(settings: Settings) -> Outcome:
               float(np.abs(np.subtract(slopes, SLOPES)).max()) < 1e-9),
         Check("largest |loss| of asympo in training", max(values), "< 1e-9", 0.0, max(values) < 1e-9),
         Check("imbalance of naive at lag 0 / 1-3 / 4-7 / 8-15 / 16-31", by_lag[RATES[0]], "reported", list(REFERENCE)),
-        required(f"|imbalance| of naive at lag 16-31 - at lag 0, step size {steep}", *ends),
+        required(f"|imbalance| of naive at lag 16-31 - at lag 0, step size {middle}", *ends),
         Check("imbalance of naive by step size", {str(rate): overall[rate] for rate in rates}, "reported"),
         *(required(f"|imbalance| of naive at step size {more} - at {less}", each[more], each[less])
           for less, more in pairwise(rates)),
