@@ -14,6 +14,7 @@ from stretto.observe.canvas import Canvas
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.drawing import legend_below
+from stretto.papers.effects import difference
 from stretto.tabular.lagged.learning import Curve, Plan, PlanChanges, train
 from stretto.tabular.lagged.world import World, WorldChanges
 
@@ -138,8 +139,9 @@ Interval = tuple[float, float, float]
 
 def gain(learning: Learning, better: str, worse: str, lag: int) -> tuple[Interval, Interval]:
     """(mean, low, high) of the differences in final J and in mean J over the run, seed by seed."""
-    pairs = list(zip(learning.curves[better, lag], learning.curves[worse, lag], strict=True))
-    return t_interval([a.final - b.final for a, b in pairs]), t_interval([a.area - b.area for a, b in pairs])
+    one, other = learning.curves[better, lag], learning.curves[worse, lag]
+    return (difference([c.final for c in one], [c.final for c in other]),
+            difference([c.area for c in one], [c.area for c in other]))  # fmt: skip
 
 
 def learning_notes(learning: Learning) -> list[str]:
