@@ -165,7 +165,7 @@ def objective_rows(quick: bool) -> list[dict[str, Any]]:
     """Each objective's step against PPO's, in seconds; then what extra forward passes cost."""
     rows = 2 if quick else ROWS
     works = {"one": head_part(rows, 1, True), "two": head_part(rows, 2, True), "forward": head_part(rows, 1, False)}
-    times = in_turns(works, 5 if quick else 2)
+    times = in_turns(works, 5 if quick else 3)
     head = statistics.median(times["one"]) * ROWS / rows
 
     def relative(key: str) -> float:

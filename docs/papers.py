@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from stretto.papers import PAPERS, Paper, Settings, find
+from stretto.papers.catalog import LANGUAGE
 from stretto.papers.run import Verdict, reproduce_all
 
 DOCS = Path(__file__).parent
@@ -27,13 +29,25 @@ first run), *paper* what the paper itself says, and where. All of them are data,
 the verdict, the notes for the reader and the figure.
 
 *pass* and *FAIL* judge conditions that were set before the experiment ran here. *not reproduced*: an effect that the
-paper reports did not appear. *reported*: nothing separates the method from its baseline here, so nothing is judged.
+paper reports, or that was expected before the first run, did not appear. *reported*: nothing separates the method from
+its baseline here, so nothing is judged.
 That the conditions can fail is tested by breaking the methods on purpose: `make mutants`, [mutants](mutants.md).
 Where a paper leaves a constant open, the code marks our choice with [inferred].
 
 Written by `python docs/papers.py`; seconds are those of a run on two cores, some beside another one.
 
 """
+LANGUAGE_HEAD = """
+## Training a language model
+
+Every method with an objective also trains a small language model, on the virtual clock at exact lags: `stretto
+reproduce NAME-language`. All arms of a seed have the same initial model, prompts and sampling noise; the differences
+are paired, five seeds. Two figures a cell: what the method has over its rival in held-out accuracy at the end, and over
+the run. *Wins*: one of the 95 % intervals lies above 0 and none below; *loses*: the other way round; *ties*: else.
+Runs that were interrupted go on when asked again. Which arms, options and settings: `papers/language_contests.py`.
+
+"""
+CLAIM = re.compile(r"(?P<run>lag [^:]*): (?P<better>.*) (?P<word>wins|ties|loses) against (?P<worse>.*)")
 
 
 def main() -> None:
@@ -103,7 +117,33 @@ def page(folder: Path) -> str:
             name = f"[{p.name}](#{p.name})"
             verdict, seconds = kept[p.name]["verdict"], str(kept[p.name]["seconds"])
         rows.append(f"| {name} | {p.arxiv or ''} | {p.claim} | {verdict} | {seconds} |")
-    return HEAD + "\n".join(rows) + "\n" + "".join(section(p, kept[p.name]) for p in PAPERS if p.name in kept)
+    sections = "".join(section(p, kept[p.name]) for p in PAPERS if p.name in kept)
+    return HEAD + "\n".join(rows) + "\n" + sections + language(folder)
+
+
+def language(folder: Path) -> str:
+    """The experiments with a language model: a row a claim, a line and a figure a paper."""
+    rows, said = ["| experiment | claim | wins | ties | loses | seconds |", "| --- | --- | --- | --- | --- | --- |"], []
+    for experiment in LANGUAGE:
+        path = folder / f"{experiment.name}.json"
+        if not path.exists():
+            rows.append(f"| {experiment.name} | not run yet |  |  |  |  |")
+            continue
+        kept = json.loads(path.read_text())
+        claims: dict[str, dict[str, list[str]]] = {}
+        for check in kept["checks"]:
+            if found := CLAIM.fullmatch(check["name"]):
+                final, area = (check["here"][part][0] for part in ("final", "area"))
+                claims.setdefault(f"{found['better']} against {found['worse']}", {}).setdefault(
+                    found["word"], []).append(f"{found['run']} ({final:+.2f}, {area:+.2f})")  # fmt: skip
+        data = f"[{experiment.name}](papers/{experiment.name}.json)"
+        for claim, words in claims.items():
+            cells = " | ".join("; ".join(words.get(word, [])) for word in ("wins", "ties", "loses"))
+            rows.append(f"| {data} | {claim} | {cells} | {kept['seconds']} |")
+        said.append(f"* {kept['notes'][-1]} Verdict: {kept['verdict']}.")
+        if kept["figure"]:
+            said.append(f"\n  ![{experiment.name}](papers/{kept['figure']})\n")
+    return LANGUAGE_HEAD + "\n".join(rows) + "\n\n" + "\n".join(said) + "\n"
 
 
 def section(paper: Paper, kept: dict[str, Any]) -> str:

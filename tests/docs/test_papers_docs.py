@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from stretto.papers import PAPERS, Check, Outcome
+from stretto.papers.catalog import LANGUAGE
 from stretto.papers.run import Verdict
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -60,3 +61,23 @@ def test_data_and_page_of_a_verdict(script: ModuleType, tmp_path: Path) -> None:
 
 def test_the_page_is_short_enough_to_read() -> None:
     assert len((DOCS / "papers.md").read_text().split()) < 6000
+
+
+def test_experiments_with_a_language_model_have_a_row_a_claim(script: ModuleType, tmp_path: Path) -> None:
+    experiment = LANGUAGE[0]
+    here = {"final": [0.25, 0.1, 0.4], "area": [0.1, -0.1, 0.3]}
+    checks = [
+        Check("lag 8, lr 0.002: runs of c that end below half of their start", "5 of 5", "most", passed=True),
+        Check("lag 8, lr 0.002: a wins against b", here),
+        Check("lag 32, lr 0.002: a ties against b", here, absent=True),
+        Check("lag 8, lr 0.002: a loses against c", here, absent=True),
+    ]
+    verdict = Verdict(experiment, Outcome(checks, ["a note", "a beats b at lag 8."]), 60.4, "x/a.png")
+    (tmp_path / f"{experiment.name}.json").write_text(script.data(verdict))
+    page = script.language(tmp_path)
+    data = f"[{experiment.name}](papers/{experiment.name}.json)"
+    cells = "lag 8, lr 0.002 (+0.25, +0.10) | lag 32, lr 0.002 (+0.25, +0.10) |"
+    assert f"| {data} | a against b | {cells}  | 60 |" in page
+    assert f"| {data} | a against c |  |  | lag 8, lr 0.002 (+0.25, +0.10) | 60 |" in page
+    assert "* a beats b at lag 8. Verdict: pass, 2 not reproduced." in page
+    assert page.count("| not run yet |") == len(LANGUAGE) - 1

@@ -3,6 +3,7 @@
 Each mutant is the package with one small change, run as ``stretto reproduce PART --quick`` in a process of its own,
 with two different sets of seeds; it must end with a condition that fails. So must the honest package not. The table is
 ``docs/mutants.md``, from ``docs/papers/NAME.mutants.json``; exit code 1 if a mutant lives or an honest run fails.
+``--missing`` goes on where an earlier run was stopped: it runs only what has no verdict yet.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,13 +29,14 @@ from mutant import SOURCE, Mutant, all_mutants
 from stretto.papers import PAPERS
 
 FIRST_SEEDS = (0, 100)
+WRITING = threading.Lock()
 PAGE = SOURCE.parents[1] / "docs" / "mutants.md"
 DATA = PAGE.parent / "papers"
 HEAD = """# Mutants
 
 Can the experiments of [the papers](papers.md) fail? Each method is broken on purpose, in one place, and its
 experiment runs again, with seeds from {seeds}. Every broken one must end in FAIL, every honest one must not. Written
-by `make mutants`, which takes about an hour on two cores.
+by `make mutants`, which takes about half an hour on two cores.
 
 | experiment | broken | verdicts |
 | --- | --- | --- |
@@ -86,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help="papers or their parts; default: all")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--missing", action="store_true", help="only what has no verdict yet")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page anew, from the data")
     options = parser.parse_args()
     if options.page:
@@ -95,40 +99,54 @@ def main() -> None:
     wanted = {part for p in PAPERS for part in (p.parts or (p.name,)) if {p.name, part} & set(options.parts)}
     parts = [name for name in names if not options.parts or name in wanted]
     jobs = jobs_of([m for m in all_mutants() if m.part in parts], parts)
+    if options.missing:
+        jobs = [job for job in jobs if known(job) is None]
 
     def run(job: Job) -> str:
         began = time.monotonic()
         said = verdict(job)
+        with WRITING:
+            keep(job, said)
         print(f"{job.part}, broken: {job.name}, seeds from {job.first_seed}: {said}, "
               f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
         return said
 
     with ThreadPoolExecutor(options.jobs) as threads:
         found = dict(zip(jobs, threads.map(run, jobs), strict=True))
-    keep(found)
     PAGE.write_text(page())
-    wrong = [job for job, said in found.items() if said.startswith("FAIL") == (job.mutant is None)
-             or said.startswith("no verdict")]  # fmt: skip
+    wrong = [job for job, said in found.items() if is_wrong(job, said)]
     for job in wrong:
         print(f"{job.part}, broken: {job.name}, seeds from {job.first_seed}: {found[job]}", file=sys.stderr)
     sys.exit(bool(wrong))
 
 
-def keep(found: dict[Job, str]) -> None:
-    """Write the verdicts of these runs into the data of their papers, beside those of other parts."""
-    for paper in PAPERS:
-        own = {job: said for job, said in found.items() if job.part in (paper.parts or (paper.name,))}
-        if own:
-            data = read(paper.name)
-            for part in {job.part for job in own}:
-                data[part] = {}
-            for job, said in own.items():
-                data[job.part].setdefault(job.name, []).append(said)
-            (DATA / f"{paper.name}.mutants.json").write_text(json.dumps(data, indent=1) + "\n")
+def is_wrong(job: Job, said: str) -> bool:
+    """Does a mutant live, did an honest run fail, or is there no verdict?"""
+    return said.startswith("FAIL") == (job.mutant is None) or said.startswith("no verdict")
 
 
-def read(paper: str) -> dict[str, dict[str, list[str]]]:
-    """What is known of a paper: part -> what is broken -> a verdict for each set of seeds."""
+def keep(job: Job, said: str) -> None:
+    """Write a verdict into the data of its paper, beside those that are there."""
+    paper = paper_of(job.part)
+    data = read(paper)
+    data.setdefault(job.part, {}).setdefault(job.name, {})[str(job.first_seed)] = said
+    part = DATA / f".{paper}.mutants.json"
+    part.write_text(json.dumps(data, indent=1) + "\n")
+    part.replace(DATA / f"{paper}.mutants.json")
+
+
+def known(job: Job) -> str | None:
+    """The verdict of an earlier run."""
+    return read(paper_of(job.part)).get(job.part, {}).get(job.name, {}).get(str(job.first_seed))
+
+
+def paper_of(part: str) -> str:
+    """The paper of which ``part`` is an experiment."""
+    return next(paper.name for paper in PAPERS if part in (paper.parts or (paper.name,)))
+
+
+def read(paper: str) -> dict[str, dict[str, dict[str, str]]]:
+    """What is known of a paper: part -> what is broken -> first seed -> verdict."""
     path = DATA / f"{paper}.mutants.json"
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
@@ -138,9 +156,10 @@ def page() -> str:
     lines, mutants = [], all_mutants()
     for paper in (p for p in PAPERS if p.module):
         for part in paper.parts or (paper.name,):
-            known = read(paper.name).get(part, {})
+            of_part = read(paper.name).get(part, {})
             for name in ("nothing", *(m.name for m in mutants if m.part == part)):
-                lines.append(f"| {part} | {name} | {'; '.join(known.get(name, ['not run yet']))} |")
+                verdicts = [of_part.get(name, {}).get(str(seed), "not run yet") for seed in FIRST_SEEDS]
+                lines.append(f"| {part} | {name} | {'; '.join(verdicts)} |")
     return HEAD.format(seeds=" and ".join(map(str, FIRST_SEEDS))) + "\n".join(lines) + "\n"
 
 

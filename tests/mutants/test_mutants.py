@@ -45,13 +45,22 @@ def test_the_page_is_current() -> None:
     assert run.PAGE.read_text() == run.page(), "python tests/mutants/run.py --page"
 
 
-def test_a_run_of_one_part_leaves_the_rows_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_is_kept_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "DATA", tmp_path)
     mutant = Mutant("no restarts", "td-rate", "a.py", "x", "y")
-    for part in ("td-rate", "td-moments"):
-        run.keep({run.Job(part, None, seed, False): "pass" for seed in run.FIRST_SEEDS})
-    run.keep({run.Job("td-rate", mutant, seed, False): f"FAIL (1: {seed})" for seed in run.FIRST_SEEDS})
-    assert run.read("async-td") == {
-        "td-rate": {"no restarts": ["FAIL (1: 0)", "FAIL (1: 100)"]}, "td-moments": {"nothing": ["pass", "pass"]}
-    }  # fmt: skip
-    assert "| td-moments | nothing | pass; pass |" in run.page()
+    honest, broken = run.Job("td-moments", None, 100, False), run.Job("td-rate", mutant, 0, False)
+    assert run.known(honest) is None
+    run.keep(honest, "pass")
+    run.keep(broken, "FAIL (1: slope)")
+    assert run.read("async-td") == {"td-moments": {"nothing": {"100": "pass"}},
+                                    "td-rate": {"no restarts": {"0": "FAIL (1: slope)"}}}  # fmt: skip
+    assert run.known(honest) == "pass"
+    assert "| td-moments | nothing | not run yet; pass |" in run.page()
+
+
+def test_a_mutant_that_lives_is_wrong_and_so_is_an_honest_run_that_fails() -> None:
+    mutant = Mutant("no restarts", "td-rate", "a.py", "x", "y")
+    for said, honest, broken in (("pass", False, True), ("reported", False, True), ("FAIL (1: a)", True, False),
+                                 ("no verdict: killed", True, True)):  # fmt: skip
+        assert run.is_wrong(run.Job("td-rate", None, 0, False), said) is honest
+        assert run.is_wrong(run.Job("td-rate", mutant, 0, False), said) is broken

@@ -80,6 +80,7 @@ def objectives(
 def papers(as_json: Json = False) -> None:
     """List the papers whose methods are here, and what each claims. `stretto reproduce NAME` runs one's experiment."""
     from stretto.papers import PAPERS
+    from stretto.papers.catalog import LANGUAGE
 
     if as_json:
         keys = ("name", "title", "arxiv", "status", "parts")
@@ -93,8 +94,11 @@ def papers(as_json: Json = False) -> None:
     shown.add_column("name", no_wrap=True)
     shown.add_column("paper, claim, where it lives")
     shown.add_column("status", no_wrap=True)
+    trained = {experiment.name for experiment in LANGUAGE}
     for paper in PAPERS:
-        name = "\n".join([paper.name, *(f"  {part}" for part in paper.parts if len(paper.parts) > 1)])
+        parts = [part for part in paper.parts if len(paper.parts) > 1]
+        parts += [name for name in (f"{paper.name}-language",) if name in trained]
+        name = "\n".join([paper.name, *(f"  {part}" for part in parts)])
         arxiv = f" (arXiv {paper.arxiv})" if paper.arxiv else ""
         about = Text.assemble((paper.title, "bold"), f"{arxiv}\n{paper.claim}\n", (f"{paper.lives}\n", "dim"))
         shown.add_row(name, about, paper.status)
@@ -117,20 +121,19 @@ def reproduce(
     Beside each figure: what the paper says, and a reference of our own from its formulas. Where a condition is named it
     must hold for the claim to count as reproduced; exit code 1 if one fails.
     """
-    from stretto.papers import PAPERS, Settings, find
+    from stretto.papers import Settings, find
+    from stretto.papers.catalog import EXPERIMENTS
     from stretto.papers.run import reproduce as run_one
     from stretto.papers.run import reproduce_all, table
 
     if (name is None) != every:
         if name is None:
-            known = ", ".join(
-                each for p in PAPERS if p.module for each in (p.name, *(p.parts if len(p.parts) > 1 else ()))
-            )
+            known = ", ".join(each for p in EXPERIMENTS for each in (p.name, *(p.parts if len(p.parts) > 1 else ())))
             raise ConfigError(
                 f"which paper? These have an experiment: {known}. Give one name (see `stretto papers`), or --all"
             )
         raise ConfigError("which paper? Give one name (see `stretto papers`), or --all, not both")
-    settings = Settings(seeds, first_seed, quick, lambda line: err.print(line))
+    settings = Settings(seeds, first_seed, quick, lambda line: err.print(line), jobs)
     if name is not None:
         verdict = run_one(find(name), settings, figures)
         print(json.dumps(verdict.record())) if as_json else _show(verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto.observe.canvas import Canvas
@@ -44,12 +45,15 @@ class Settings:
     """How to run an experiment. ``seeds``: how many; None: as many as the experiment's pass condition was set for.
     ``first_seed``: seeds are ``first_seed`` .. ``first_seed + seeds - 1`` (an experiment whose published figures
     name their random stream runs that stream too). ``quick``: under 30 seconds, fewer seeds or shorter runs, same
-    pass conditions wherever they can hold. ``say``: takes a line of progress."""
+    pass conditions wherever they can hold. ``say``: takes a line of progress. ``jobs``: processes that an experiment of
+    many runs may use; ``scratch``: a directory where it keeps them until it is complete (None: a temporary one)."""
 
     seeds: int | None = None
     first_seed: int = 0
     quick: bool = False
     say: Callable[[str], None] = lambda line: None
+    jobs: int = 1
+    scratch: Path | None = None
 
     def range(self, usual: int, quick: int | None = None) -> range:
         """The seeds to run where ``usual`` many are the custom (``quick`` many under ``quick``)."""

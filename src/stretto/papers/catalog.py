@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from stretto.kernel.errors import ConfigError, did_you_mean
 from stretto.papers.base import Paper
+from stretto.papers.language_contests import CONTESTS
 
 PAPERS: tuple[Paper, ...] = (
     Paper("copc", "COPC: Coupled Off-Policy Correction for Asynchronous LLM Reinforcement Learning", "2610.09597",
@@ -93,13 +94,23 @@ PAPERS: tuple[Paper, ...] = (
           ("pricing-tabular", "pricing-ddpg", "pricing-divergence")),
 )  # fmt: skip
 
+LANGUAGE: tuple[Paper, ...] = tuple(
+    replace(paper, name=f"{paper.name}-language", claim="The method bears lags that break its baseline: training a "
+            "language model", module="language", only=f"{paper.name}-language")
+    for paper in PAPERS if paper.name in CONTESTS
+)  # fmt: skip
+"""For each paper with an objective: it trains a language model, beside its baselines."""
+EXPERIMENTS: tuple[Paper, ...] = (*(paper for paper in PAPERS if paper.module), *LANGUAGE)
+"""Whatever ``stretto reproduce`` can run; of some there are parts."""
+
 
 def find(name: str) -> Paper:
-    """The paper called ``name``, or the one of which that is a part, with this part alone; ``ConfigError`` names the
-    nearest."""
-    for paper in PAPERS:
+    """The paper or experiment called ``name``, or the paper of which that is a part, with this part alone;
+    ``ConfigError`` names the nearest."""
+    for paper in (*PAPERS, *LANGUAGE):
         if paper.name == name:
             return paper
         if name in paper.parts:
             return replace(paper, name=name, only=name)
-    raise ConfigError(f"unknown paper {name!r}; {did_you_mean(name, [n for p in PAPERS for n in (p.name, *p.parts)])}")
+    known = [n for p in (*PAPERS, *LANGUAGE) for n in (p.name, *p.parts)]
+    raise ConfigError(f"unknown paper {name!r}; {did_you_mean(name, known)}")

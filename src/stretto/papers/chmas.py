@@ -68,8 +68,8 @@ def foraging(settings: Settings) -> Outcome:
         "Only the abstract is public: no figure here is the paper's.",
         f"Means over {len(seeds)} seeds of the first {FIRST} and the last {LAST} blocks of 20 episodes; the figures "
         "beside them are for 16 seeds, ±.05.",
-        "Not reproduced: that the coupling alone makes the plan right. Without it the strategist names the rich pair "
-        f"in {found[UNCOUPLED]:.0%} of the cases too, as foragers linger where food is and overlap falls with it; with "
+        "The coupling alone doesn't make the plan right: without it the strategist names the rich pair in "
+        f"{found[UNCOUPLED]:.0%} of the cases too, as foragers linger where food is and overlap falls with it; with "
         f"it, it misses {1 - found[COUPLED]:.0%}.",
     ]
     if HASTY in runs:
@@ -168,7 +168,7 @@ def rate(settings: Settings) -> Outcome:
     exact = float(way(model, model.ascent(updates[32])[None])[0])
     share = {pulls: way(model, runs.theta) for pulls, runs in found.items()}
     checks += [
-        Check("share of the way to the largest J, N_f = 1", spread(share[1]), ">= .7", exact, share[1].mean() >= 0.7),
+        Check("share of the way to the largest J, N_f = 1", spread(share[1]), ">= .7", None, share[1].mean() >= 0.7),
         Check("share of the way to the largest J, N_f = 32, median", float(np.median(share[32])),
               "within .005 of the exact ascent's", exact, abs(float(np.median(share[32])) - exact) <= 0.005),
     ]  # fmt: skip

@@ -50,7 +50,8 @@ def rate(settings: Settings) -> Outcome:
     two, one = list(curves.values())[:2]
     ahead = {column: round(one[1][j].value - two[1][j].value, 3) for j, column in enumerate(COLUMNS)}
     checks.append(Check("two time scales better than one: slope of one less that of two", ahead,
-                        "the effect: positive", absent=max(ahead.values()) < 0))  # fmt: skip
+                        "the effect: positive", absent=max(ahead.values()) < 0,
+                        paper="two time scales: O(T^-2/5)", where="abstract"))  # fmt: skip
     notes = ["The bound for two time scales is a worst case; a negative difference of slopes says that one time scale, "
              "(1/2, 1/2), decays faster on this instance.",
              "The running mean of the critic error isn't used: its first 100 iterations dominate it.",

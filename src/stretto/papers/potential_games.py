@@ -122,7 +122,7 @@ def online(settings: Settings) -> Outcome:
                         abs(least - 1) <= 0.01))  # fmt: skip
     checks.append(_critics(game, seeds))
     notes = [
-        "Set 1 is slower than T^-2/15 in this window: an asymptotic upper bound is neither contradicted nor shown.",
+        "The slopes of a window neither contradict nor show an asymptotic upper bound such as T^-2/15.",
         "Regret can't judge foresight here: exact play without any ends at a gap of .0015. The critics are judged.",
     ]
     return Outcome(checks, notes, lambda figure: plot_regret(figure, curves, -2 / 15, "steps T"))

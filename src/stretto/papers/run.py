@@ -17,7 +17,7 @@ from stretto.kernel.json import Json, JsonObject
 from stretto.kernel.process_map import ProcessMap
 from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Paper, Settings, Shown
-from stretto.papers.catalog import PAPERS
+from stretto.papers.catalog import EXPERIMENTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +63,13 @@ def reproduce(paper: Paper, settings: Settings, figures: Path) -> Verdict:
     """Run the experiment of ``paper`` and write its figure into ``figures``. ``ConfigError`` if it has none, or if
     nothing can be written there."""
     if paper.module is None:
-        raise ConfigError(
-            f"{paper.name} has no experiment yet; with one: {', '.join(p.name for p in PAPERS if p.module)}"
-        )
+        raise ConfigError(f"{paper.name} has no experiment yet; with one: {', '.join(p.name for p in EXPERIMENTS)}")
     check_directory(figures)
     start = time.perf_counter()
     module = importlib.import_module(f"stretto.papers.{paper.module}")
-    outcome: Outcome = (module.PARTS[paper.only] if paper.only else module.reproduce)(settings)
+    scratch = figures / f"{paper.name}{'-quick' if settings.quick else ''}.unfinished"
+    run = module.PARTS[paper.only] if paper.only else module.reproduce
+    outcome: Outcome = run(dataclasses.replace(settings, scratch=scratch))
     figure, notes = None, outcome.notes
     if outcome.plot is not None:
         try:
@@ -101,8 +101,9 @@ def reproduce_all(
     """All experiments (or the ``chosen``), ``jobs`` processes at a time; ``done`` hears of each. In the order of the
     list."""
     check_directory(figures)
-    papers = [p for p in PAPERS if p.module] if chosen is None else list(chosen)
-    quiet = dataclasses.replace(settings, say=_silent)  # a terminal's printer doesn't travel to another process
+    papers = list(EXPERIMENTS) if chosen is None else list(chosen)
+    # a terminal's printer doesn't travel to another process
+    quiet = dataclasses.replace(settings, say=_silent, jobs=1)
     found: dict[str, Verdict] = {}
     with ProcessMap(min(jobs, len(papers))) as pool:
         for verdict in pool.results(reproduce, [(paper, quiet, figures) for paper in papers]):
