@@ -42,12 +42,15 @@ LANGUAGE_HEAD = """
 
 Every method with an objective also trains a small language model, on the virtual clock at exact lags: `stretto
 reproduce NAME-language`. All arms of a seed have the same initial model, prompts and sampling noise; the differences
-are paired, five seeds. Two figures a cell: what the method has over its rival in held-out accuracy at the end, and over
-the run. *Wins*: one of the 95 % intervals lies above 0 and none below; *loses*: the other way round; *ties*: else.
-Runs that were interrupted go on when asked again. Which arms, options and settings: `papers/language_contests.py`.
+are paired, five seeds. A cell has lag/learning rate: what the method has over its rival in held-out accuracy at the
+end, and over the run. *Wins*: one of the 95 % intervals lies above 0 and none below; *loses*: the other way round;
+*ties*: else (of forty intervals two exclude 0 by chance). Runs that were interrupted go on when asked again. Which
+arms, options and settings: `papers/language_contests.py`.
 
 """
-CLAIM = re.compile(r"(?P<run>lag [^:]*): (?P<better>.*) (?P<word>wins|ties|loses) against (?P<worse>.*)")
+CLAIM = re.compile(
+    r"lag (?P<lag>[^:]*), lr (?P<rate>[^:]*): (?P<better>.*) (?P<word>wins|ties|loses) against (?P<worse>.*)"
+)
 
 
 def main() -> None:
@@ -64,9 +67,12 @@ def main() -> None:
     if not options.page:
         settings = Settings(quick=options.quick, first_seed=options.first_seed)
         chosen = [find(name) for name in options.names] or None
-        verdicts = reproduce_all(settings, options.out / "papers", options.jobs, say, chosen)
-    for verdict in verdicts:
-        (options.out / "papers" / f"{verdict.paper.name}.json").write_text(data(verdict))
+
+        def done(verdict: Verdict) -> None:  # at once: what is measured is not lost with what comes after
+            say(verdict)
+            (options.out / "papers" / f"{verdict.paper.name}.json").write_text(data(verdict))
+
+        verdicts = reproduce_all(settings, options.out / "papers", options.jobs, done, chosen)
     (options.out / "papers.md").write_text(page(options.out / "papers"))
     sys.exit(any(v.outcome.failed for v in verdicts))
 
@@ -135,12 +141,12 @@ def language(folder: Path) -> str:
             if found := CLAIM.fullmatch(check["name"]):
                 final, area = (check["here"][part][0] for part in ("final", "area"))
                 claims.setdefault(f"{found['better']} against {found['worse']}", {}).setdefault(
-                    found["word"], []).append(f"{found['run']} ({final:+.2f}, {area:+.2f})")  # fmt: skip
+                    found["word"], []).append(f"{found['lag']}/{found['rate']}: {final:+.2f}, {area:+.2f}")  # fmt: skip
         data = f"[{experiment.name}](papers/{experiment.name}.json)"
         for claim, words in claims.items():
             cells = " | ".join("; ".join(words.get(word, [])) for word in ("wins", "ties", "loses"))
             rows.append(f"| {data} | {claim} | {cells} | {kept['seconds']} |")
-        said.append(f"* {kept['notes'][-1]} Verdict: {kept['verdict']}.")
+        said.append(f"* {kept['notes'][-1].split(' (tried')[0].rstrip('.')}.")
         if kept["figure"]:
             said.append(f"\n  ![{experiment.name}](papers/{kept['figure']})\n")
     return LANGUAGE_HEAD + "\n".join(rows) + "\n\n" + "\n".join(said) + "\n"

@@ -26,7 +26,7 @@ from stretto.sweep.cells import Cell, Record, run_cells
 from stretto.sweep.compare import check_exact, collapsed, final_accuracy, mean_accuracy
 
 SEEDS, QUICK_SEEDS = 5, 1
-QUICK = ("max_steps=12", "eval.every=6")
+STEPS, QUICK = ("max_steps=96", "eval.every=16"), ("max_steps=12", "eval.every=6")
 Runs = dict[tuple[str, Run], list[Record]]
 Interval = tuple[float, float, float]
 
@@ -115,7 +115,7 @@ def _cell(contest: LanguageContest, arm: str, run: Run, seed: int, settings: Set
     own = (*contest.settings, *contest.own.get(arm, ()), f"lag_bound={lag}", f"learner.lr={run.rate!r}")
     return Cell(
         {"arm": arm, "lag": lag, "rate": run.rate, "seed": seed},
-        (*parsed.settings("none"), *own, f"seed={seed}", *(QUICK if settings.quick else ())),
+        (*parsed.settings("none"), *own, f"seed={seed}", *(QUICK if settings.quick else STEPS)),
     )
 
 
@@ -149,7 +149,7 @@ def _verdict(contest: LanguageContest, found: Runs, runs: Sequence[Run]) -> str:
     """Plainly: does the paper's method help anywhere?"""
     method = next(iter(contest.arms))
     rivals = [worse for better, worse in contest.claims if better == method]
-    tried = ", ".join(run.label for run in runs)
+    tried = "; ".join(run.label for run in runs)
     if any(effect(found, method, worse, run).word == "says nothing" for worse in rivals for run in runs):
         return "One seed says nothing of who wins."
     best = [run.label for run in runs if all(effect(found, method, worse, run).word == "wins" for worse in rivals)]
@@ -157,7 +157,7 @@ def _verdict(contest: LanguageContest, found: Runs, runs: Sequence[Run]) -> str:
         return f"{method} beats {' and '.join(rivals)} at {' and at '.join(best)} (tried: {tried})."
     beaten = [worse for worse in rivals if any(effect(found, method, worse, run).word == "wins" for run in runs)]
     if beaten:
-        return f"{method} beats {' and '.join(beaten)} somewhere, but all of its rivals nowhere (tried: {tried})."
+        return f"{method} beats {' and '.join(beaten)} somewhere, but nowhere all of its rivals (tried: {tried})."
     return f"{method} helped in no setting that we tried: {tried}."
 
 
