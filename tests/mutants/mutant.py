@@ -14,8 +14,7 @@ SOURCE = HERE.parents[1] / "src" / "stretto"
 class Mutant:
     """``file`` (below ``src/stretto``) with ``old`` replaced by ``new``: what was broken, in words, is ``name``.
 
-    ``part``: the experiment to run, a paper or one of its parts; ``full``: under ``--quick`` it can't be told, so the
-    whole experiment runs.
+    ``part``: the experiment to run, a paper or one of its parts.
     """
 
     name: str
@@ -23,7 +22,6 @@ class Mutant:
     file: str
     old: str
     new: str
-    full: bool = False
 
     def apply(self, package: Path) -> None:
         """Change the copy of the package in ``package``. Raises ``ValueError`` unless ``old`` is there exactly once."""

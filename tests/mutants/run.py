@@ -50,7 +50,6 @@ class Job:
     part: str
     mutant: Mutant | None
     first_seed: int
-    full: bool
 
     @property
     def name(self) -> str:
@@ -66,7 +65,7 @@ def verdict(job: Job) -> str:
         if job.mutant is not None:
             job.mutant.apply(package)
         command = [sys.executable, "-m", "stretto.cli", "reproduce", job.part, "--json", "--figures", f"{directory}/f",
-                   "--first-seed", str(job.first_seed), *([] if job.full else ["--quick"])]  # fmt: skip
+                   "--first-seed", str(job.first_seed), "--quick"]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": directory, "NUMBA_CACHE_DIR": f"{directory}/numba"}
         done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False)
     try:
@@ -79,9 +78,8 @@ def verdict(job: Job) -> str:
 
 def jobs_of(mutants: Sequence[Mutant], parts: Sequence[str]) -> list[Job]:
     """Every run: honest ones of all ``parts``, then those of the mutants, with each first seed."""
-    full = {m.part for m in mutants if m.full}
-    honest = [Job(part, None, seed, part in full) for part in parts for seed in FIRST_SEEDS]
-    return honest + [Job(m.part, m, seed, m.full) for m in mutants for seed in FIRST_SEEDS]
+    honest = [Job(part, None, seed) for part in parts for seed in FIRST_SEEDS]
+    return honest + [Job(m.part, m, seed) for m in mutants for seed in FIRST_SEEDS]
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def test_the_page_is_current() -> None:
 def test_a_verdict_is_kept_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "DATA", tmp_path)
     mutant = Mutant("no restarts", "td-rate", "a.py", "x", "y")
-    honest, broken = run.Job("td-moments", None, 100, False), run.Job("td-rate", mutant, 0, False)
+    honest, broken = run.Job("td-moments", None, 100), run.Job("td-rate", mutant, 0)
     assert run.known(honest) is None
     run.keep(honest, "pass")
     run.keep(broken, "FAIL (1: slope)")
@@ -62,5 +62,5 @@ def test_a_mutant_that_lives_is_wrong_and_so_is_an_honest_run_that_fails() -> No
     mutant = Mutant("no restarts", "td-rate", "a.py", "x", "y")
     for said, honest, broken in (("pass", False, True), ("reported", False, True), ("FAIL (1: a)", True, False),
                                  ("no verdict: killed", True, True)):  # fmt: skip
-        assert run.is_wrong(run.Job("td-rate", None, 0, False), said) is honest
-        assert run.is_wrong(run.Job("td-rate", mutant, 0, False), said) is broken
+        assert run.is_wrong(run.Job("td-rate", None, 0), said) is honest
+        assert run.is_wrong(run.Job("td-rate", mutant, 0), said) is broken

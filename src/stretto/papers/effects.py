@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Shown
 
+Interval = tuple[float, float, float]
+"""Mean, low and high."""
 ABOVE = "mean, low, high (t, 95 %), paired by seed: above 0"
 
 
@@ -26,6 +28,6 @@ def required(name: str, better: ArrayLike, worse: ArrayLike = 0.0, reference: Sh
     return Check(name, list(found), ABOVE, reference, None if math.isnan(found[1]) else found[1] > 0)
 
 
-def difference(one: ArrayLike, other: ArrayLike) -> tuple[float, float, float]:
+def difference(one: ArrayLike, other: ArrayLike) -> Interval:
     """(mean, low, high) of ``one`` - ``other`` [seeds], seed by seed, at 95 %; the ends of one seed are NaN."""
     return t_interval(np.subtract(one, other).tolist())

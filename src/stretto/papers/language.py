@@ -19,7 +19,7 @@ import numpy as np
 from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.drawing import legend_below
-from stretto.papers.effects import difference
+from stretto.papers.effects import Interval, difference
 from stretto.papers.language_contests import CONTESTS, LanguageContest, Run
 from stretto.sweep.arms import parse_arms
 from stretto.sweep.cells import Cell, Record, run_cells
@@ -28,7 +28,6 @@ from stretto.sweep.compare import check_exact, collapsed, final_accuracy, mean_a
 SEEDS, QUICK_SEEDS = 5, 1
 STEPS, QUICK = ("max_steps=96", "eval.every=16"), ("max_steps=12", "eval.every=6")
 Runs = dict[tuple[str, Run], list[Record]]
-Interval = tuple[float, float, float]
 
 
 @dataclass(frozen=True)

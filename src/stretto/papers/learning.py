@@ -14,7 +14,7 @@ from stretto.observe.canvas import Canvas
 from stretto.observe.confidence import t_interval
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.drawing import legend_below
-from stretto.papers.effects import difference
+from stretto.papers.effects import Interval, difference
 from stretto.tabular.lagged.learning import Curve, Plan, PlanChanges, train
 from stretto.tabular.lagged.world import World, WorldChanges
 
@@ -132,9 +132,6 @@ def summary(curves: Sequence[Curve]) -> dict[str, float]:
 def collapsed(curve: Curve) -> bool:
     """The collapse detector's word on the exact J of the run, or the weights weren't finite any more."""
     return curve.diverged is not None or collapse_step(curve.j.tolist()) is not None
-
-
-Interval = tuple[float, float, float]
 
 
 def gain(learning: Learning, better: str, worse: str, lag: int) -> tuple[Interval, Interval]:
