@@ -39,6 +39,7 @@ def write_files(folder: Path) -> None:
     assert written == ["my_method.py", "test_my_method.py"]
 
 
+@pytest.mark.slow
 def test_the_page_works_as_a_reader_would_type_it(tmp_path: Path) -> None:
     write_files(tmp_path)
     text = "\n".join(block.text for block in blocks(PAGE, "bash"))

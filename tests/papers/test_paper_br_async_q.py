@@ -17,12 +17,14 @@ def outcome() -> Outcome:
     return br_async_q.reproduce(Settings(quick=True))
 
 
+@pytest.mark.slow
 def test_every_condition_holds(outcome: Outcome) -> None:
     assert list(br_async_q.PARTS) == ["brq"]
     assert outcome.passed, [c.name for c in outcome.checks if c.passed is False]
     assert sum(c.passed is not None for c in outcome.checks) == 9
 
 
+@pytest.mark.slow
 def test_medians_are_those_of_the_table(outcome: Outcome) -> None:
     """Without corrupted states, whose medians have a heavy tail. Few seeds: 15 %, 30 % where few outliers decide."""
     rows: dict[str, Any] = {c.name.split(":")[1].strip(): c for c in outcome.checks if "error by share" in c.name}
@@ -39,6 +41,7 @@ def test_another_limit_is_noticed() -> None:
     assert apart > br_async_q.APART + 0.02
 
 
+@pytest.mark.slow
 def test_the_figure_fills(outcome: Outcome) -> None:
     assert outcome.plot is not None
     figure = Figure()

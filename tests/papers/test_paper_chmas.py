@@ -39,12 +39,14 @@ def test_the_curves_are_those_expected(foraging: Outcome) -> None:
             assert measured[f"{chmas.WORDS[what]}, {line}"] == pytest.approx(ends, abs=0.05), (line, what)
 
 
+@pytest.mark.slow
 def test_the_mean_squared_gradient_falls_as_fast_as_the_bound(rate: Outcome) -> None:
     assert rate.passed
     found = {c.name: c.measured for c in rate.checks}
     assert found["slope over k >= 1000, N_f = 32"]["slope"] == pytest.approx(chmas.SLOPES[32], abs=0.12)
     assert found["tracking error, first 1000 updates, N_f = 1"] == pytest.approx(0.033, abs=0.003)
     assert found["tracking error, first 1000 updates, N_f = 32"] == pytest.approx(0.0012, abs=0.0001)
+    assert draws(rate, 2)
 
 
 def test_the_way_to_the_top_is_none_at_the_start_and_negative_below_it() -> None:
@@ -55,13 +57,15 @@ def test_the_way_to_the_top_is_none_at_the_start_and_negative_below_it() -> None
     assert found[2] < 0 < found[1] < 1
 
 
-def test_figures_are_drawn(foraging: Outcome, rate: Outcome) -> None:
-    for outcome, axes in ((foraging, 10), (rate, 2)):
-        figure = Figure(figsize=(9, 4))
-        assert outcome.plot is not None
-        outcome.plot(figure)
-        assert len(figure.get_axes()) == axes
-        assert all(axis.has_data() for axis in figure.get_axes())
+def draws(outcome: Outcome, axes: int) -> bool:
+    figure = Figure(figsize=(9, 4))
+    assert outcome.plot is not None
+    outcome.plot(figure)
+    return len(figure.get_axes()) == axes and all(axis.has_data() for axis in figure.get_axes())
+
+
+def test_the_figure_is_drawn(foraging: Outcome) -> None:
+    assert draws(foraging, 10)
 
 
 def test_a_spread_is_the_mean_and_its_interval() -> None:

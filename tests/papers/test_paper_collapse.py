@@ -8,6 +8,7 @@ from stretto.papers import collapse
 from stretto.papers.base import Settings
 
 
+@pytest.mark.slow
 def test_the_quick_form_passes_and_matches_the_published_figures() -> None:
     outcome = collapse.reproduce(Settings(seeds=2, quick=True))
     checks = {check.name: check for check in outcome.checks}

@@ -46,6 +46,7 @@ def test_trimmed_beats_plain_on_a_corrupted_frozen_lake() -> None:
     assert values["trimmed"] >= values["mean"] - 1e-12
 
 
+@pytest.mark.slow
 def test_trimmed_beats_plain_on_a_corrupted_tabular_environment() -> None:
     world = corrupt(0)
     errors = {}
