@@ -9,11 +9,12 @@ import pytest
 
 from stretto.config.load import apply_overrides, validate
 from stretto.config.schema import RunConfig
+from stretto.control.actions import RoleChange
 from stretto.control.admission import Slots
 from stretto.control.batch import Fifo, SubmissionOrder
 from stretto.control.filter import ZeroVariance
 from stretto.control.guarantees import Guarantee
-from stretto.control.hooks import HOOKS, UNHEARD, RoleChange, build_rules
+from stretto.control.hooks import HOOKS, UNHEARD, build_rules
 from stretto.control.pool import DropOldest
 from stretto.control.publish import EveryK
 from stretto.control.router import LeastLoaded

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.runtime.harness import assert_clean, fuzz_case
 
-from stretto.control.hooks import RoleChange, build_rules
+from stretto.control.actions import RoleChange
+from stretto.control.hooks import build_rules
 from stretto.control.view import View
 from stretto.control.watch import EngineLoad, Phase
 from stretto.data.identity import PolicyVersion

@@ -64,7 +64,7 @@ def test_wrong_shapes_are_named() -> None:
         TokenBatch(mask=mask).need("entropy")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 30))
 def test_micro_batches_hold_every_row_once_within_the_budget(lengths: list[int], budget: int) -> None:
     batch = TokenBatch.from_columns(pack([trajectory(i, 0, n) for i, n in enumerate(lengths)]), 0)

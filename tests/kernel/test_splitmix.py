@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
@@ -24,7 +24,6 @@ def test_published_outputs() -> None:
     assert next64(0) == 0xE220A8397B1DCDAF
 
 
-@settings(deadline=None)
 @given(st.integers(0, MASK))
 def test_python_arrays_and_compiled_loops_agree(state: int) -> None:
     assert int(next64_each(np.array([state], np.uint64))[0]) == next64(state) == int(compiled(np.uint64(state)))

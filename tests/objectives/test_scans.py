@@ -106,7 +106,7 @@ def test_window_scan_is_the_loop_over_each_window(route: str, k: int, share: flo
     close_to(window_scan(1.1, c["b"], c["x"], c["mask"], k), constant)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), rows=st.integers(3, 6), width=st.integers(1, 40), k=st.integers(0, 45),
        share=st.floats(0, 1), dirt=st.sampled_from([NAN, math.inf, -math.inf, 7.0]))  # fmt: skip
 def test_both_routes_agree_with_the_loops(seed: int, rows: int, width: int, k: int, share: float, dirt: float) -> None:

@@ -134,7 +134,7 @@ def same(ours: Any, expected: list[Tensor]) -> None:
 unit = st.floats(0, 1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), width=st.integers(1, 30), share=unit, gamma=unit, lam=unit, k=st.integers(0, 33),
        bars=st.tuples(st.floats(0.5, 3), st.floats(0.5, 2)), doubling=st.booleans())  # fmt: skip
 def test_estimators_are_their_formulas(

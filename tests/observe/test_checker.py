@@ -22,7 +22,7 @@ from .synthetic import Event, synthetic
 BASE = synthetic(steps=12, seed=1, skip_at=(4,), turns=3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 10_000),
     steps=st.integers(0, 8),

@@ -40,7 +40,7 @@ def returned(queue: DelayedRewards, fresh: list[int], version: int) -> list[int]
     return out
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_every_promise_ends_once_whatever_happens(data: st.DataObject) -> None:
     """Promised = in time + returned + dropped + pending after any event, against a model that keeps the id's fate."""

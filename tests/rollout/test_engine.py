@@ -314,7 +314,7 @@ def test_a_wrong_construction_is_one_clear_error() -> None:
         TorchEngine(MODEL, max_num_seqs=1, max_model_len=8, eos_ids=(VOCAB,), seed=0)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(st.data())
 def test_no_schedule_changes_any_token(data: st.DataObject) -> None:
     engines = [engine(MODEL, max_num_seqs=data.draw(st.integers(1, 4))) for _ in range(2)]

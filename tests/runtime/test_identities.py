@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stretto.control.hooks import RoleChange, build_rules
+from stretto.control.actions import RoleChange
+from stretto.control.hooks import build_rules
 from stretto.control.view import View
 from stretto.data.identity import Role
 from stretto.kernel.errors import ConfigError

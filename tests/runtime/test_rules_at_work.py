@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from stretto.control.hooks import RoleChange, build_rules
+from stretto.control.actions import RoleChange
+from stretto.control.hooks import build_rules
 from stretto.control.router import LeastLoaded
 from stretto.control.view import View
 from stretto.data.identity import Role

@@ -81,7 +81,7 @@ def test_rewards_of_each_turn_stay_with_it() -> None:
 SEGMENTS = st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(SEGMENTS, min_size=1, max_size=5))
 def test_nothing_is_lost_or_told_twice(shapes: list[list[tuple[bool, int]]]) -> None:
     whole = pack([trajectory(i, *shape) for i, shape in enumerate(shapes)])

@@ -23,7 +23,7 @@ def law(tables: AliasTable, row: int, states: int) -> np.ndarray:
 
 
 @given(seed=st.integers(0, 10_000), states=st.integers(1, 40), concentration=st.sampled_from([0.01, 0.3, 1.0, 20.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_tables_hold_the_law(seed: int, states: int, concentration: float) -> None:
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.full(states, concentration), size=5)

@@ -145,9 +145,7 @@ class Control(Section):
         default_factory=lambda: Component(name="latest"), description="Which version serves?"
     )
     router: Component = Field(default_factory=lambda: Component(name="least-loaded"), description="Which engine?")
-    preemption: Component = Field(
-        default_factory=lambda: Component(name="stay"), description="Pause or move rows? Only `stay` works yet."
-    )
+    preemption: Component = Field(default_factory=lambda: Component(name="stay"), description="Who pauses, or moves?")
     pool: Component = Field(default_factory=lambda: Component(name="keep"), description="Reject ready groups?")
     filter: Component = Field(default_factory=lambda: Component(name="none"), description="Drop finished groups?")
     batch: Component = Field(default_factory=lambda: Component(name="demand"), description="Which groups train?")

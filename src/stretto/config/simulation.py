@@ -35,6 +35,9 @@ class Simulation(Section):
     decode_base_s: float = Field(0.01, gt=0, description="A: one engine step takes A + b n, n active rows.")
     decode_row_s: float = Field(1e-4, ge=0, description="b.")
     prefill_token_s: float = Field(1e-5, ge=0, description="Prefill per token; stops decoding.")
+    migrate_token_s: float = Field(
+        0.0, ge=0, description="The KV cache of a token on its way to another engine; stops nobody else."
+    )
     publish_s: float = Field(0.1, ge=0, description="Weight transfer and load per engine.")
     step_base_s: float = Field(0.5, ge=0, description="Learner step: base.")
     step_token_s: float = Field(1e-5, ge=0, description="Learner step: per trained token.")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.control.hooks import ELASTIC, RoleChange
+from stretto.control.actions import RoleChange
+from stretto.control.hooks import ELASTIC
 from stretto.control.view import View
 
 

@@ -14,9 +14,9 @@ from typing import Protocol, TypeVar
 from stretto.config.plugins import build_component
 from stretto.config.schema import RunConfig
 from stretto.config.sections import Component, Control
+from stretto.control.actions import Limits, PreemptionAction, RoleChange
 from stretto.control.guarantees import HOOKS_OF, Guarantee, kept, promises
 from stretto.control.view import View
-from stretto.data.identity import ENGINES, Role
 from stretto.kernel.components import Registry
 from stretto.kernel.errors import ConfigError
 
@@ -47,19 +47,12 @@ class Router(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionAction:
-    """Preemption action: ``kind`` is pause, resume or migrate (then ``engine`` is the destination)."""
-
-    kind: str
-    trajectory: int
-    engine: str | None = None
-
-
 class Preemption(Protocol):
     """Which running trajectories pause, go on, or move?"""
 
-    def decide(self, view: View) -> Sequence[PreemptionAction]: ...
+    def decide(self, view: View) -> Sequence[PreemptionAction]:
+        """What happens now; asked whenever something has changed, and seen in the view at once."""
+        ...
 
 
 class PoolRule(Protocol):
@@ -103,36 +96,10 @@ class Streaming(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChange:
-    """Elastic action: from now on this engine is ``Role.ENGINE`` (work is routed to it) or ``Role.STANDBY`` (none is).
-    One that is down changes, too, and stays down.
-
-    Raises:
-        ConfigError: another role.
-    """
-
-    engine: str
-    role: Role
-
-    def __post_init__(self) -> None:
-        if self.role not in ENGINES:
-            raise ConfigError(f"control.elastic gives {self.engine} the role {str(self.role)!r}: an engine can be "
-                              f"{' or '.join(repr(str(role)) for role in sorted(ENGINES))}")  # fmt: skip
-
-
 class Elastic(Protocol):
     """Which workers change role?"""
 
     def decide(self, view: View) -> Sequence[RoleChange]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Concurrency limits; None: no limit of this kind."""
-
-    trajectories: int | None = None
-    """Running trajectories in all."""
 
 
 class Quota(Protocol):
@@ -194,7 +161,6 @@ METHODS: dict[str, tuple[str, ...]] = {
 """What each hook's rule is asked."""
 
 UNHEARD: dict[str, str] = {
-    "preemption": "no engine can pause or move a running trajectory yet",
     "streaming": "the learner takes a batch whole",
 }
 """Hooks whose answers nothing can act on yet, and why: any rule but the default is refused."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.control.hooks import QUOTA, Limits
+from stretto.control.actions import Limits
+from stretto.control.hooks import QUOTA
 from stretto.control.view import View
 from stretto.kernel.errors import ConfigError
 

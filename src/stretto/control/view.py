@@ -31,6 +31,8 @@ class GroupView:
     tokens: int = 0
     version_complete: int | None = None
     """Published version when the group became ready; None while it runs."""
+    pin: int | None = None
+    """The one version that may serve it."""
 
 
 class View(EngineIndex):
@@ -80,6 +82,7 @@ class View(EngineIndex):
             "WorkerDown": self._worker_down,
             "Submitted": self._submitted,
             "Placed": self._placed,
+            "Preempted": self._placed,
             "TrajDone": self._done,
             "TrajEnd": self._ended,
             "GroupReady": self._group_ready,
@@ -148,6 +151,11 @@ class View(EngineIndex):
         """Trajectories submitted and not ended."""
         return self.ledger["submitted"] - sum(self.ledger[e] for e in ENDINGS)
 
+    def group_of(self, trajectory: int) -> GroupView | None:
+        """The running group of a trajectory that runs; None: it doesn't (any more)."""
+        group = self.running.get(self._group_of.get(trajectory, -1))
+        return group if group is not None and trajectory in group.open else None
+
     @property
     def open_ids(self) -> list[int]:
         """Their ids."""
@@ -175,7 +183,7 @@ class View(EngineIndex):
         self.t = event["t"]
         group = self.running[event["group"]]
         self._release(group)
-        group.version, group.engine = event["version"], event["engine"]
+        group.version, group.engine, group.pin = event["version"], event["engine"], event.get("pin")
         self.outstanding[group.version] += 1
         self._load(group.engine, len(group.open))
 
@@ -186,7 +194,8 @@ class View(EngineIndex):
         group_id, ids = event["group"], event["traj"]
         group = self.running.get(group_id)
         if group is None:
-            group = self.running[group_id] = GroupView(group_id, event["version"], event["engine"])
+            group = self.running[group_id] = GroupView(group_id, event["version"], event["engine"],
+                                                       pin=event.get("pin"))  # fmt: skip
             self.started += 1
             self.outstanding[group.version] += 1
         group.open.update(ids)
@@ -200,8 +209,9 @@ class View(EngineIndex):
         self.t = event["t"]
         trajectory, engine = event["traj"], event["engine"]
         group = self.running[self._group_of[trajectory]]
-        if trajectory in group.open:
-            self._load(self._elsewhere.get(trajectory, group.engine), -1)
+        here = self._elsewhere.get(trajectory, group.engine)
+        if trajectory in group.open and engine != here:
+            self._load(here, -1)
             self._load(engine, 1)
             self._elsewhere[trajectory] = engine
 

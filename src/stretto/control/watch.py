@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from stretto.control.actions import Preempt
 from stretto.kernel.logfile import Event
 
 
@@ -27,7 +28,8 @@ class Phase(StrEnum):
 @dataclass(slots=True)
 class TrajectoryView:
     """A trajectory that has not ended. ``tokens``: policy tokens of its finished turns, since it was restarted;
-    ``since``: when its phase began, seconds on the run's clock. ``engine``: '' between a resume and its restart."""
+    ``since``: when its phase began, seconds on the run's clock. ``engine``: '' between a resume and its restart.
+    ``rests``: as ``Preempt.PAUSE`` or ``Preempt.EVICT``, until it is resumed; None: it runs."""
 
     id: int
     group: int
@@ -35,6 +37,7 @@ class TrajectoryView:
     since: float
     phase: Phase = Phase.QUEUED
     tokens: int = 0
+    rests: Preempt | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +66,7 @@ class Watch:
         self.handlers: dict[str, Callable[[Event], None]] = {
             "Submitted": self._submitted,
             "Placed": self._placed,
+            "Preempted": self._preempted,
             "Resumed": self._resumed,
             "Restarted": self._restarted,
             "WorkerUp": self._worker_up,
@@ -118,6 +122,16 @@ class Watch:
             self._count(one, -1)
             one.engine = event["engine"]
             self._count(one, 1)
+
+    def _preempted(self, event: Event) -> None:
+        self._placed(event)
+        one = self.trajectories.get(event["traj"])
+        if one is not None:
+            verb = Preempt(event["verb"])
+            if verb in (Preempt.PAUSE, Preempt.EVICT):
+                one.rests = verb
+            elif verb is Preempt.RESUME:
+                one.rests = None
 
     def _resumed(self, event: Event) -> None:
         self.load.clear()

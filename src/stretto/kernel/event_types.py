@@ -18,6 +18,7 @@ from stretto.kernel.trajectory_events import (
     LateMatured,
     LatePending,
     Placed,
+    Preempted,
     Restarted,
     Submitted,
     Timed,
@@ -219,9 +220,9 @@ class RunEnd(Timed):
 
 
 Typed = (
-    RunStart | Resumed | Restarted | WorkerUp | WorkerDown | Submitted | Placed | FirstToken | TurnDone | EnvStarted
-    | EnvDone | TrajDone | TrajEnd | GroupReady | StepStart | LatePending | LateMatured | LateDropped | StepEnd
-    | RoleChanged | Published | Loaded | Released | Busy | Waiting | Fault | Eval | Checkpoint | RunEnd
+    RunStart | Resumed | Restarted | WorkerUp | WorkerDown | Submitted | Placed | Preempted | FirstToken | TurnDone
+    | EnvStarted | EnvDone | TrajDone | TrajEnd | GroupReady | StepStart | LatePending | LateMatured | LateDropped
+    | StepEnd | RoleChanged | Published | Loaded | Released | Busy | Waiting | Fault | Eval | Checkpoint | RunEnd
 )  # fmt: skip
 TYPES: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Typed)}
 """By the name that ``e`` says."""

@@ -54,11 +54,25 @@ class Submitted(Timed):
 
 
 class Placed(Timed):
-    """The requests of a trajectory go to this engine from now on, as control.router decided."""
+    """The requests of a trajectory go to this engine from now on, as control.router decided; or it stays there, as
+    it has seen newer weights meanwhile than where control.preemption wanted it."""
 
     e: Literal["Placed"]
     traj: int
     engine: str
+
+
+class Preempted(Timed):
+    """control.preemption interrupts a running trajectory, or lets it go on."""
+
+    e: Literal["Preempted"]
+    traj: int
+    verb: Annotated[
+        str,
+        "pause: it rests, its KV cache stays; evict: it rests, its cache is dropped; resume: it goes on; migrate: it "
+        "goes on elsewhere, with its cache",
+    ]
+    engine: Annotated[str, "where it is, or goes on"]
 
 
 class FirstToken(Timed):

@@ -31,6 +31,7 @@ from pathlib import Path
 from stretto.control.guarantees import Guarantee
 from stretto.kernel.logfile import MALFORMED, Event, stream_events
 from stretto.kernel.trajectory_events import ENDINGS
+from stretto.observe.checker_moves import MoveRules
 from stretto.observe.checker_state import SLACK_S, CheckResult, Violation, some
 from stretto.observe.checker_steps import StepRules
 from stretto.observe.checker_work import WorkRules
@@ -66,7 +67,7 @@ def _check(events: Iterable[Event]) -> CheckResult:
     return result
 
 
-class Checker(WorkRules, StepRules, WorkerRules):
+class Checker(WorkRules, MoveRules, StepRules, WorkerRules):
     """One pass over the events; call it with each in order. Findings land in ``result``."""
 
     def __init__(self, result: CheckResult) -> None:

@@ -59,19 +59,21 @@ class Group:
 
 
 _NONE: frozenset[int] = frozenset()
+_NOBODY: frozenset[str] = frozenset()
 
 
 class Open:
     """A trajectory that has not ended. ``sampled``: token-weighted sum of its versions; ``oldest``: least of them.
 
     ``submitted``: first; ``since``: last start of its rollout (submission or restart); ``turn``: end of its last turn.
-    ``earlier``: versions of the engines that it ran on before a restart. ``request``: the last that got its first
+    ``earlier``: versions of the engines that it ran on before. ``left``: names of engines whose first tokens it may
+    still be told of. ``rests``: it was paused or evicted. ``request``: the last that got its first
     token; ``counted``: the one that the last turn ended with.
     """
 
     __slots__ = (
-        "counted", "done", "earlier", "engine", "group", "oldest", "pin", "request", "restarted", "sampled", "since",
-        "submitted", "tokens", "turn", "valid", "version",
+        "counted", "done", "earlier", "engine", "group", "left", "oldest", "pin", "request", "restarted", "rests",
+        "sampled", "since", "submitted", "tokens", "turn", "valid", "version",
     )  # fmt: skip
 
     def __init__(self, group: Group, t: float, before: Open | None = None) -> None:
@@ -80,13 +82,20 @@ class Open:
         self.submitted = self.since = self.turn = t
         self.restarted = False
         self.earlier = _NONE
-        self.done = self.valid = False
+        self.done = self.valid = self.rests = False
+        self.left = _NOBODY
         self.tokens = self.sampled = self.oldest = 0
         self.request = self.counted = -1
         if before is not None:
             self.restarted = True
             self.submitted = before.submitted
             self.earlier = before.earlier | before.engine.loaded
+
+    def move(self, engine: Engine) -> None:
+        """It goes on there."""
+        self.earlier |= self.engine.loaded
+        self.left |= {self.engine.name}
+        self.engine = engine
 
     def finish(self, versions: list[list[int]], rewarded: bool) -> None:
         """It is done: sum up its tokens."""

@@ -163,18 +163,6 @@ class WorkRules(Rules):
         known.tokens += event["tokens"]
         self._first_token(id, known, event["tokens"])
 
-    def _on_Placed(self, event: Event) -> None:
-        id, engine = event["traj"], self.state.engine(event["engine"])
-        known = self.find(id)
-        if known is None:
-            return
-        if known.done or known.pin is not None:
-            self.bad(f"trajectory {id} is placed anew " + ("after its end" if known.done else "though it is pinned"))
-        if engine.held is None:
-            self.bad(f"trajectory {id} is placed on {engine.name}, which serves no version now")
-        known.earlier |= known.engine.loaded
-        known.engine = engine
-
     def _on_FirstToken(self, event: Event) -> None:
         engine = event["engine"]
         for id, request in zip(event["traj"], event["request"], strict=True):
@@ -183,7 +171,7 @@ class WorkRules(Rules):
                 continue
             if known.done:
                 self.bad(f"trajectory {id}: a first token after its end")
-            if engine != known.engine.name:
+            if engine != known.engine.name and engine not in known.left:
                 self.bad(f"trajectory {id} runs on {known.engine.name}, not on {engine}")
             if request <= known.request:
                 self.bad(f"trajectory {id}: the first token of request {request} after that of request {known.request}")
@@ -228,7 +216,7 @@ class WorkRules(Rules):
             self.bad(f"trajectory {id}: starts at {event['start']}, before it was submitted at {known.since}")
         # fewer than its turns had if some left training
         self._first_token(id, known, tokens - known.tokens)
-        if not known.restarted:
+        if not known.restarted and not known.left:  # else it is open which engine has sampled how many
             known.engine.sampled += tokens
         if event["length"] < tokens:
             self.bad(f"trajectory {id}: length {event['length']} < {tokens} policy tokens")

@@ -68,6 +68,7 @@ OWN_PROCESS = Capabilities(
 )  # fmt: skip
 """Of our own engine in a process of its own."""
 MODELLED = Capabilities(
-    in_flight=frozenset(InFlight), transports=frozenset({"in-process"}), pinned_versions=True, partial=True,
+    in_flight=frozenset(InFlight), transports=frozenset({"in-process"}), pinned_versions=True, partial=True, move=True,
+    pause=True,
 )  # fmt: skip
 """Of the engine in simulation: it samples numbers of tokens."""

@@ -24,6 +24,8 @@ CAN = {
     "pinned_versions": "holds older versions for groups that are pinned to one",
     "partial": "tells what running requests have sampled so far",
     "interrupt": "stops sampling until it loads weights",
+    "pause": "pauses requests",
+    "move": "hands running requests over to another one",
     "restarts": "comes up again after its death",
     "distance": "tells how far its weights have moved",
 }
@@ -100,6 +102,9 @@ def _needs(
         yield "partial", who, "set route = 'snapshots'"
         if route == "interrupt":
             yield "interrupt", who, "set route = 'snapshots'"
+    if (rule := config.control.preemption.name) != "stay":
+        for what in ("pause", "move"):
+            yield what, f"control.preemption.name = {rule!r}", "leave it out"
     if config.workers.on_engine_crash == "restart":
         yield "restarts", "workers.on_engine_crash = 'restart'", "set 'stop'"
     if config.eval.tasks and config.eval.weight_drift:

@@ -23,6 +23,8 @@ from stretto.kernel.events import EventLog, version_runs
 from stretto.rollout.types import Request, SamplingParams
 from stretto.runtime.pooled_engine import PooledEngine
 
+NO_REQUEST = -1
+"""In the place of a request's id: the turn runs, and asks no engine for anything now."""
 _ABORTED = Finish.ABORTED  # looking up an enum's member takes longer than the comparison
 _Variants = dict[tuple[tuple[str, Any], ...], SamplingParams]
 _VARIANTS: dict[int, tuple[SamplingParams, _Variants]] = {}
@@ -61,7 +63,9 @@ class RolloutClient:
         "completions",
         "current",
         "engine",
+        "gate",
         "group",
+        "guest",
         "noise_key",
         "pin",
         "replay",
@@ -109,6 +113,10 @@ class RolloutClient:
         """Completions of finished turns; with ``current`` it is what a checkpoint saves."""
         self.current: tuple[int, Completion | None] | None = None
         """(request id, what earlier requests of this turn sampled) of the turn that runs now."""
+        self.gate: asyncio.Future[None] | None = None
+        """Where its next request waits while the trajectory rests (``runtime.preemption``)."""
+        self.guest: PooledEngine | None = None
+        """The engine, not its group's, that promised to hold ``pin`` for it."""
         self._scoring, self._log = scoring, log
         self._loop = asyncio.get_running_loop()
         self._transcript: Transcript | None = None
@@ -145,10 +153,15 @@ class RolloutClient:
         prompt = transcript.tokens()
         if not len(prompt):
             raise DataError(f"trajectory {self.trajectory}: the prompt is empty; a policy needs at least one token")
-        engine, number = self.engine, None
+        number = None
         while True:
+            if self.gate is not None:
+                self.current = (NO_REQUEST, partial)
+                await self.gate
+            engine = self.engine
             if engine.pool.placement is not None and self.pin is None and self._logged:
-                engine = self.engine = engine.pool.place(self.trajectory, engine, self._newest(partial))
+                self.current = (NO_REQUEST, partial)
+                engine = self.engine = engine.pool.place(self.trajectory, engine, self.newest)
             request = self._request(prompt, sampling, partial)
             self.current = (request.id, partial)
             if self._logged:
@@ -162,10 +175,12 @@ class RolloutClient:
             if completion.finish != _ABORTED:
                 return self._accept(transcript, partial)
 
-    def _newest(self, partial: Completion | None) -> int:
-        """The version of its last token; without one, that of its group."""
-        for done in (*self.completions[-1:], *([] if partial is None else [partial]))[::-1]:
-            if len(done.versions):
+    @property
+    def newest(self) -> int:
+        """The version of its last token that an engine has answered with; without one, that of its group."""
+        partial = None if self.current is None else self.current[1]
+        for done in (partial, *self.completions[-1:]):
+            if done is not None and len(done.versions):
                 return int(done.versions[-1])
         return self._version
 

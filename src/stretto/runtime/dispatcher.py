@@ -22,6 +22,7 @@ from stretto.runtime.context import RunContext
 from stretto.runtime.groups import Groups
 from stretto.runtime.members import GroupLimits
 from stretto.runtime.pooled_engine import PooledEngine
+from stretto.runtime.preemption import OCCASIONS, Preemption, Wakes
 
 _REASONS = 3
 _REASON_CHARACTERS = 300
@@ -67,6 +68,9 @@ class Dispatcher:
             fatal=fatal,
             promised=context.late.promised if context.late is not None else None,
         )
+        self.preemption = Preemption(context.engines, context.log, self._c.control.in_flight, self._client_of, fatal)
+        if getattr(context.rules.preemption, "watches_trajectories", False):
+            context.log.hear(deciding=[Wakes(self.wake, OCCASIONS)])
 
     @property
     def exhausted(self) -> bool:
@@ -89,6 +93,7 @@ class Dispatcher:
         try:
             if self.is_open:
                 self._change_roles()
+                self.preemption.act(self._ctx.rules.preemption.decide(self._ctx.view))
                 self.evict()
                 self._start_groups()
                 if self._more:
@@ -139,6 +144,12 @@ class Dispatcher:
                 raise ConfigError(f"control.elastic changes the role of {change.engine!r}; {known}")
             engine.role = change.role
             ctx.log.emit("RoleChanged", worker=engine.name, role=engine.role)
+
+    def _client_of(self, trajectory: int) -> RolloutClient | None:
+        seen = self._ctx.view.group_of(trajectory)
+        group = None if seen is None else self.groups.running.get(seen.id)
+        members = () if group is None else group.members
+        return next((m.client for m in members if m.trajectory == trajectory and not m.over), None)
 
     def _client(
         self, trajectory: int, key: int, group: int, engine: PooledEngine, pin: int | None,

@@ -11,14 +11,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 
+from stretto.data.modes import InFlight
 from stretto.data.trajectory import Completion
 from stretto.kernel.errors import ConfigError, InvariantError, StrettoError, did_you_mean
 from stretto.kernel.events import EventLog
-from stretto.rollout.types import Request
-from stretto.runtime.pooled_engine import PooledEngine
+from stretto.rollout.types import ExportedRequest, Request, empty_completion
+from stretto.runtime.pooled_engine import Open, PooledEngine
 from stretto.runtime.workers.base import EngineHandle
+
+
+def _under(state: ExportedRequest, version: int | None, in_flight: InFlight) -> ExportedRequest | None:
+    """A running request as an engine with ``version`` takes it over; None: it has to begin anew there."""
+    if state.version == version or version is None:
+        return state
+    if in_flight == InFlight.KEEP:
+        return replace(state, version=version)
+    if in_flight == InFlight.REPREFILL:
+        return replace(state, version=version, keys=None, values=None)
+    return None
 
 
 class EnginePool:
@@ -39,6 +52,10 @@ class EnginePool:
         """True while further requests are about to be made: what there is waits for them."""
         self.on_return: Callable[[PooledEngine], None] | None = None
         """Called when an engine is up again and needs weights."""
+        self._between: dict[int, Completion] = {}
+        """Requests that no engine has as they move, and what was sampled for them; each dict of ``_passing`` collects
+        those of its time."""
+        self._passing: list[dict[int, Completion]] = []
         self.by_name: dict[str, PooledEngine] = {}
         for handle in handles:
             if handle.name in self.by_name:
@@ -90,34 +107,65 @@ class EnginePool:
                 engine.handle.abort([request])
                 return
 
-    async def move(self, request: int, to: PooledEngine) -> bool:
-        """Let a running request go on in another engine, with all it has; False: it is over. Raises ``StrettoError`` if
-        that one refuses it, and then it goes on as a new request."""
-        here = next((engine for engine in self if request in engine.open), None)
-        if here is None:
-            return False
-        try:
-            state = await here.handle.export(request)
-        except StrettoError:
-            if request in here.open:
-                raise
-            return False  # it finished meanwhile
-        entry = here.open.pop(request, None)
-        if entry is None:  # it was given up meanwhile
-            return False
+    async def move(
+        self, request: int, here: PooledEngine, to: PooledEngine, in_flight: InFlight = InFlight.KEEP
+    ) -> PooledEngine:
+        """Let a running request of ``here`` go on in another engine, with all it has. Returns where it goes on: here,
+        if that has loaded newer weights than ``to`` meanwhile. Where ``to`` holds the newer ones, ``in_flight`` says
+        what that means for the request, as it does for one that stays. An engine that refuses it, as it was given other
+        weights meanwhile, answers what it had sampled, as aborted. Nothing happens to a request that is over."""
+        taken = await self._take(request, here)
+        if taken is None:
+            return to
+        entry, state = taken
+        pinned = state.request.version is not None
+        if not pinned and to.version is not None and to.version < state.version:
+            to = here
         to.open[request] = entry
+        self._between[request] = state.partial
+        for seen in self._passing:
+            seen[request] = state.partial
+        adapted = state if pinned or to is here else _under(state, to.version, in_flight)
         try:
-            await to.handle.import_(state)
+            if adapted is None:
+                raise StrettoError("it goes on as a new request")
+            await to.handle.import_(adapted)
         except StrettoError:
             to.finished([(request, state.partial)])
-            raise
-        return True
+        finally:
+            del self._between[request]
+        return to
+
+    async def evict(self, request: int, here: PooledEngine) -> None:
+        """Take a running request out of its engine: what it has sampled is answered, as aborted."""
+        taken = await self._take(request, here)
+        if taken is not None and not taken[0][0].done():
+            taken[0][0].set_result(taken[1].partial)
+
+    async def _take(self, request: int, here: PooledEngine) -> tuple[Open, ExportedRequest] | None:
+        """Who waits for a running request, and all that its engine has of it, which forgets it."""
+        if request not in here.open:
+            return None
+        unsent = here.withdraw(request)
+        if unsent is not None:
+            return here.open.pop(request), ExportedRequest(unsent, empty_completion(), here.version or 0, None, None)
+        try:
+            state = await here.handle.export(request)
+        except StrettoError:  # it has finished, or was aborted, and its answer is on its way; or its engine died
+            return None
+        entry = here.open.pop(request, None)
+        return None if entry is None else (entry, state)  # None: it was given up meanwhile
 
     async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
         """What running requests have sampled so far, by id; ``settle`` and ``pause`` as ``EngineHandle.snapshot``."""
         told = [engine.handle for engine in self if engine.handle.capabilities.partial]
-        made = await asyncio.gather(*(handle.snapshot(settle=settle, pause=pause) for handle in told))
-        return {request: completion for part in made for request, completion in part.items()}
+        passing = dict(self._between)
+        self._passing.append(passing)
+        try:
+            made = await asyncio.gather(*(handle.snapshot(settle=settle, pause=pause) for handle in told))
+        finally:
+            self._passing = [seen for seen in self._passing if seen is not passing]
+        return passing | {request: completion for part in made for request, completion in part.items()}
 
     async def close(self) -> None:
         """End all engines."""

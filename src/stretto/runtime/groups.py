@@ -28,9 +28,8 @@ from stretto.runtime.client import RolloutClient
 from stretto.runtime.failures import Failures
 from stretto.runtime.members import GroupLimits, Member, RunningGroup
 from stretto.runtime.pooled_engine import PooledEngine
+from stretto.runtime.preemption import leave, owing
 from stretto.runtime.saved import SavedGroup
-
-_id = attrgetter("id")
 
 
 class Groups:
@@ -233,6 +232,7 @@ class Groups:
 
     def _close_member(self, group: RunningGroup, member: Member) -> None:
         member.over = True
+        leave(member.client)
         group.open -= 1
         self._ended()
 
@@ -248,12 +248,12 @@ class Groups:
 
     def _stop(self, group: RunningGroup, late: Sequence[Member], setting: str, seconds: float) -> list[str]:
         """Stop members that are late; returns why each failed: the deadline, and who owed it an answer."""
-        owing = [m.client.engine.name if m.client.current is not None else "its environment" for m in late]
+        reasons = [f"timeout: deadlines.{setting} = {seconds:g}; it waited for {owing(m.client)}" for m in late]
         for member in late:
             self._close_member(group, member)
             if member.task is not None:
                 member.task.cancel()
-        return [f"timeout: deadlines.{setting} = {seconds:g}; it waited for {who}" for who in owing]
+        return reasons
 
     # ending of a group
 
@@ -280,7 +280,7 @@ class Groups:
         del self.running[group.id]
         self._redeem(group)
         valid = [m.result for m in group.members if m.result is not None]
-        valid.sort(key=_id)
+        valid.sort(key=attrgetter("id"))
         if len(valid) < self._limits.least_valid:
             reason = f"group {group.id} has {len(valid)} valid members, {self._limits.least_valid} are needed"
             self._end_group(group, valid, Ending.FAILED, reason)

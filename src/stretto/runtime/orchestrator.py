@@ -260,7 +260,7 @@ class Orchestrator:
     async def _close(self) -> None:
         self._train_loop.close()
         self._publisher.close()
-        parts: list[Any] = [*self._engines, self._ctx.learner, self._ctx.scoring]
+        parts: list[Any] = [self._dispatcher.preemption, *self._engines, self._ctx.learner, self._ctx.scoring]
         closing = asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
         if self._at_once:
             await asyncio.sleep(0)  # by now they know that a death is no news

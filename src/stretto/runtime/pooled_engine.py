@@ -133,6 +133,13 @@ class PooledEngine:
         if requests:
             self.handle.add(requests)
 
+    def withdraw(self, request: int) -> Request | None:
+        """Don't send this one, if it was not sent yet; returns it then."""
+        found = next((r for r in self._outbox if r.id == request), None)
+        if found is not None:
+            self._outbox.remove(found)
+        return found
+
     # versions
 
     def promise(self, version: int) -> None:

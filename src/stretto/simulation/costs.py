@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 from stretto.config.simulation import LENGTHS, Distribution, Simulation
 from stretto.data.counter import mix, mix_on, mix_once
-from stretto.rollout.types import Report
+from stretto.rollout.types import ExportedRequest, Report
 
 _NORMAL = NormalDist()
 _SHARE = 2.0**-53
@@ -62,6 +62,10 @@ class CostModel:
             + report.decode_tokens * c.decode_row_s
             + report.prefill_tokens * c.prefill_token_s
         )
+
+    def migrate_s(self, state: ExportedRequest) -> float:
+        """The cache of a running request on its way to another engine."""
+        return (len(state.request.tokens) + len(state.partial.tokens)) * self.simulation.migrate_token_s
 
     def step_s(self, tokens: int) -> float:
         """A learner step over ``tokens`` tokens, prompts included."""

@@ -10,71 +10,29 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from stretto.config.simulation import Simulation
 from stretto.data.modes import Finish
 from stretto.data.trajectory import Completion, Ints
-from stretto.kernel.errors import ConfigError, InvariantError
-from stretto.rollout.types import Request
+from stretto.kernel.errors import ConfigError, InvariantError, StrettoError
+from stretto.rollout.types import ExportedRequest, Request
+from stretto.simulation.blank import LONGEST, blank, constant, whole
+from stretto.simulation.row import NOTHING, Row
 
-_LONGEST = 1 << 20
+_CACHE = np.zeros(0, np.float32)
+"""Stands for the cache of a request that moves."""
 _LOADS = 64
 """Loads that an engine remembers at least."""
-_ZEROS = np.zeros(_LONGEST, np.float32)
-_TOKENS = np.zeros(_LONGEST, np.int32)
-for _array in (_ZEROS, _TOKENS):
-    _array.flags.writeable = False
-_CONSTANTS: dict[int, Ints] = {}
-_WHOLE: dict[int, dict[int, Completion]] = {}
-_VERSIONS = 64
-
-
-def _constant(version: int, n: int) -> Ints:
-    """``n`` times ``version``; a read-only slice of an array that is kept."""
-    found = _CONSTANTS.get(version)
-    if found is None or len(found) < n:
-        while len(_CONSTANTS) >= _VERSIONS:
-            gone = next(iter(_CONSTANTS))
-            del _CONSTANTS[gone]
-            _WHOLE.pop(gone, None)
-        found = np.full(1 << max(12, n.bit_length()), version, np.int32)
-        found.flags.writeable = False
-        _CONSTANTS[version] = found
-    return found[:n]
-
-
-def _whole(version: int, n: int) -> Completion:
-    """``n`` tokens of one version, finished. Their content is zeros, so those of equal length share one value."""
-    versions = _constant(version, n)
-    lengths = _WHOLE.get(version)
-    if lengths is None:
-        lengths = _WHOLE[version] = {}
-    found = lengths.get(n)
-    if found is None:
-        if len(lengths) >= 4096:
-            lengths.clear()
-        found = lengths[n] = Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], versions, Finish.STOP)
-    return found
-
-
-@dataclass(slots=True)
-class _Row:
-    request: Request
-    start: float
-    length: int
-    loads: int  # how many there had been when it started
-    version: int  # that it starts at (and keeps, if it is pinned)
 
 
 class SimulatedEngine:
     """Slots, virtual token counter, FIFO queue. The owner tells it the time; times never go back."""
 
     __slots__ = (
-        "_a", "_b", "_forgotten", "_freed", "_heap", "_in_flight", "_loads", "_prefill_s", "_slots", "_starts", "_time",
-        "_v", "decoded", "first", "prefilled", "rows", "steps", "waiting",
+        "_a", "_arrived", "_b", "_forgotten", "_freed", "_heap", "_in_flight", "_loads", "_prefill_s", "_slots",
+        "_stale", "_starts", "_time", "_v", "decoded", "first", "paused", "prefilled", "rows", "steps", "waiting",
     )  # fmt: skip
 
     def __init__(self, simulation: Simulation, max_num_seqs: int, in_flight: str) -> None:
@@ -86,8 +44,12 @@ class SimulatedEngine:
         self._slots, self._in_flight = max_num_seqs, in_flight
         self._v = 0.0
         self._time = 0.0  # decoding has progressed up to here; in the future while a prefill or a load blocks it
-        self.rows: dict[int, _Row] = {}
+        self.rows: dict[int, Row] = {}
         """Active requests."""
+        self.paused: dict[int, Row] = {}
+        """Requests that rest and keep their slots."""
+        self._arrived: dict[int, ExportedRequest] = {}
+        """Of waiting requests: what they bring from elsewhere."""
         self._heap: list[tuple[float, int, int]] = []
         """(V at the end, noise key, request): what ends together ends in an order that no id decides."""
         self.waiting: deque[Request] = deque()
@@ -98,13 +60,14 @@ class SimulatedEngine:
         self._loads: list[tuple[float, int]] = []  # (V at the load, version), without the first ``_forgotten`` ones
         self._forgotten = 0
         self._freed: set[int] = set()
+        self._stale = False  # was a row ever interrupted? Then what is kept of its start and end may be void
         self.decoded = self.steps = 0.0
         self.prefilled = 0
 
     @property
     def running(self) -> int:
-        """Active rows."""
-        return len(self.rows)
+        """Requests in slots, paused ones included."""
+        return len(self.rows) + len(self.paused)
 
     @property
     def version(self) -> int:
@@ -119,21 +82,105 @@ class SimulatedEngine:
 
     def start_waiting(self) -> None:
         """Give free slots to waiting requests."""
-        waiting, rows = self.waiting, self.rows
-        while waiting and len(rows) < self._slots:
+        waiting, rows, slots = self.waiting, self.rows, self._slots - len(self.paused)
+        while waiting and len(rows) < slots:
             request = waiting.popleft()
+            if request.id in self._arrived:
+                self._start_arrived(request, self._arrived.pop(request.id))
+                continue
             length = request.sampling.max_new_tokens
-            if length > _LONGEST:
-                raise ConfigError(
-                    f"simulation.lengths: a response of {length} tokens; at most {_LONGEST} are simulated"
-                )
+            if length > LONGEST:
+                raise ConfigError(f"simulation.lengths: a response of {length} tokens; at most {LONGEST} are simulated")
             prompt, v, id = len(request.tokens), self._v, request.id
             self._time += prompt * self._prefill_s
             self.prefilled += prompt
             version = self._loads[-1][1] if request.version is None else self._held(request.version)
-            rows[id] = _Row(request, v, length, self._forgotten + len(self._loads), version)
+            rows[id] = Row(request, v, length, self._forgotten + len(self._loads), version)
             heapq.heappush(self._heap, (v + length, request.noise_key, id))
             self._starts.append((v + 1.0, id))
+
+    def _start_arrived(self, request: Request, state: ExportedRequest) -> None:
+        """Go on with a request that was interrupted. Without its cache all its tokens are prefilled again."""
+        known = state.partial.versions
+        if state.keys is None:
+            context = len(request.tokens) + len(known)
+            self._time += context * self._prefill_s
+            self.prefilled += context
+        version = self._loads[-1][1] if request.version is None else self._held(request.version)
+        length = request.sampling.max_new_tokens - len(known)
+        self._go(Row(request, self._v, length, self._forgotten + len(self._loads), version, known, len(known) > 0))
+
+    def _go(self, row: Row) -> None:
+        """A row decodes (again) from now on."""
+        id = row.request.id
+        self.rows[id] = row
+        heapq.heappush(self._heap, (row.start + row.length, row.request.noise_key, id))
+        if not row.begun:
+            self._starts.append((row.start + 1.0, id))
+
+    def _rest(self, id: int) -> Row | None:
+        """Take an active row out; it begins the token that it was at anew [inferred]."""
+        row = self.rows.pop(id, None)
+        if row is not None:
+            n = self._sampled(row)
+            row.before, row.length = self._versions(row, n), row.length - n
+            self._stale = True
+        return row
+
+    def pause(self, now: float, ids: Sequence[int]) -> None:
+        """Keep these requests without advancing them; a paused row keeps its slot. Those that wait do so anyway."""
+        self._progress(now)
+        for id in ids:
+            row = self._rest(id)
+            if row is not None:
+                self.paused[id] = row
+
+    def resume(self, now: float, ids: Sequence[int]) -> None:
+        """Let paused requests go on."""
+        self._progress(now)
+        for id in ids:
+            row = self.paused.pop(id, None)
+            if row is not None:
+                row.start = self._v
+                row.version = row.version if self._keeps_version(row) else self._loads[-1][1]
+                row.loads = self._forgotten + len(self._loads)
+                self._go(row)
+
+    def export(self, now: float, id: int) -> ExportedRequest:
+        """Take a request out, for ``import_`` in another engine; with its cache if it has started. ``StrettoError`` if
+        it isn't here."""
+        self._progress(now)
+        row = self.paused.pop(id, None) or self._rest(id)
+        if row is not None:
+            version = row.version if self._keeps_version(row) else self._loads[-1][1]
+            return ExportedRequest(row.request, row.partial(), version, _CACHE, _CACHE)
+        request = next((r for r in self.waiting if r.id == id), None)
+        if request is None:
+            raise StrettoError(f"engine: request {id} isn't here; it has finished, was aborted, or moved")
+        self.waiting.remove(request)
+        state = self._arrived.pop(id, None)
+        version = self._loads[-1][1] if request.version is None else request.version
+        return state or ExportedRequest(request, NOTHING, version, None, None)
+
+    def import_(self, now: float, state: ExportedRequest) -> None:
+        """Go on with an exported request. Raises ``StrettoError`` if its version isn't held here."""
+        self._progress(now)
+        if state.request.version is None and state.version != self.version and len(state.partial.tokens):
+            raise StrettoError(f"engine: request {state.request.id} is at version {state.version}, here is "
+                               f"{self.version}")  # fmt: skip
+        if len(state.partial.tokens) or state.keys is not None:
+            self._arrived[state.request.id] = state
+            self.waiting.appendleft(state.request)
+        else:
+            self.waiting.append(state.request)
+
+    def _ends(self, entry: tuple[float, int, int]) -> bool:
+        """Is this when the row ends, even if it was interrupted since?"""
+        row = self.rows.get(entry[2])
+        return row is not None and row.start + row.length == entry[0]
+
+    def _keeps_version(self, row: Row) -> bool:
+        return self._in_flight == "pin" or row.request.version is not None
 
     def _held(self, version: int) -> int:
         """This version, which was loaded (of those long ago that is believed)."""
@@ -159,7 +206,7 @@ class SimulatedEngine:
     def next_finish(self) -> float | None:
         """When the next row ends if nothing changes; None: no row runs."""
         heap, rows = self._heap, self.rows
-        while heap and heap[0][2] not in rows:
+        while heap and (heap[0][2] not in rows or (self._stale and not self._ends(heap[0]))):
             heapq.heappop(heap)
         if not heap:
             return None
@@ -173,12 +220,15 @@ class SimulatedEngine:
         out = []
         heap, until, loads = self._heap, self._v + 1e-9, self._forgotten + len(self._loads)
         while heap and heap[0][0] <= until:
-            request = heapq.heappop(heap)[2]
+            entry = heapq.heappop(heap)
+            if self._stale and not self._ends(entry):
+                continue
+            request = entry[2]
             row = self.rows.pop(request, None)
             if row is not None:
-                if row.loads == loads or self._in_flight == "pin" or row.request.version is not None:
+                if row.before is None and (row.loads == loads or self._keeps_version(row)):
                     version, length = row.version, row.length
-                    out.append((request, _whole(version, length)))
+                    out.append((request, whole(version, length)))
                 else:
                     out.append((request, self._completion(row, row.length, Finish.STOP)))
         return out
@@ -190,10 +240,15 @@ class SimulatedEngine:
         aborted = []
         if self._in_flight == "abort":
             aborted = [(i, self._completion(row, self._sampled(row), Finish.ABORTED)) for i, row in self.rows.items()]
+            aborted += [(i, row.partial()) for i, row in self.paused.items()]
             self.rows.clear()
+            self.paused.clear()
             self._heap.clear()
         elif self._in_flight == "reprefill":
-            context = sum(len(row.request.tokens) + self._sampled(row) for row in self.rows.values())
+            begun = [(row, self._sampled(row)) for row in self.rows.values()]
+            begun += [(row, 0) for row in self.paused.values()]
+            context = sum(len(row.request.tokens) + n + (0 if row.before is None else len(row.before))
+                          for row, n in begun)  # fmt: skip
             self._time += context * self._prefill_s
             self.prefilled += context
         self._loads.append((self._v, version))
@@ -210,13 +265,17 @@ class SimulatedEngine:
         gone = set(ids)
         for i in gone:
             self.rows.pop(i, None)
+            self.paused.pop(i, None)
+            self._arrived.pop(i, None)
         if any(r.id in gone for r in self.waiting):
             self.waiting = deque(r for r in self.waiting if r.id not in gone)
 
     def snapshot(self, now: float) -> dict[int, Completion]:
         """What running requests have sampled so far."""
         self._progress(now)
-        return {i: self._completion(row, self._sampled(row), Finish.ABORTED) for i, row in self.rows.items()}
+        found = {i: self._completion(row, self._sampled(row), Finish.ABORTED) for i, row in self.rows.items()}
+        found |= {i: row.partial() for i, row in self.paused.items()}
+        return found | {i: state.partial for i, state in self._arrived.items()}
 
     def _progress(self, now: float) -> None:
         if now <= self._time:
@@ -232,20 +291,26 @@ class SimulatedEngine:
             if starts:
                 until = v + 1e-9
                 while starts and starts[0][0] <= until:
-                    request = starts.popleft()[1]
-                    if request in rows:
+                    at, request = starts.popleft()
+                    row = rows.get(request)
+                    if row is not None and not (self._stale and (row.begun or row.start + 1.0 != at)):
+                        row.begun = True
                         self.first.append(request)
         self._time = now
 
-    def _sampled(self, row: _Row) -> int:
+    def _sampled(self, row: Row) -> int:
         return min(row.length, max(0, math.floor(self._v - row.start + 1e-9)))
 
-    def _completion(self, row: _Row, n: int, finish: Finish) -> Completion:
+    def _versions(self, row: Row, n: int) -> Ints:
+        """Of all its tokens, once it has sampled ``n`` since it last began."""
         since = row.loads - self._forgotten
-        if since == len(self._loads) or self._in_flight == "pin" or row.request.version is not None:
-            versions = _constant(row.version, n)
+        if since == len(self._loads) or self._keeps_version(row):
+            versions = constant(row.version, n)
         else:
             versions = np.full(n, row.version, np.int32)
             for v, version in self._loads[since:]:
                 versions[max(0, math.ceil(v - row.start - 1e-9)) :] = version
-        return Completion(_TOKENS[:n], _ZEROS[:n], _ZEROS[:n], versions, finish)
+        return versions if row.before is None else np.concatenate([row.before, versions])
+
+    def _completion(self, row: Row, n: int, finish: Finish) -> Completion:
+        return blank(self._versions(row, n), finish)

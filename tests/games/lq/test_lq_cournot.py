@@ -115,7 +115,7 @@ def test_welfare_is_what_a_long_run_earns(model: Cournot) -> None:
     st.floats(-5, 10), st.floats(-0.95, 0.999), st.floats(-5, -0.001), st.floats(0, 5), st.floats(0.01, 5),
     st.floats(0, 0.99), st.sampled_from([1, 2]),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_firms_closed_form_is_where_the_riccati_steps_go(a0, a1, bb, c, k, beta, timing) -> None:
     K0, K1, found = firm_gain(a0, a1, bb, c, k, beta, timing)
     own, free, seen = (k / 2 - bb, (c - a0) / 2, -a1 / 2) if timing == 2 else (k / 2, c / 2, -0.5)

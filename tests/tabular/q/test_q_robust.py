@@ -16,7 +16,7 @@ samples = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40)
 trims = st.floats(0, 0.49)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(samples, trims, st.floats(-10, 10), st.floats(0.1, 10), st.randoms())
 def test_trimmed_mean_goes_along_with_order_shift_and_scale(
     x: list[float], trim: float, shift: float, scale: float, random: object
@@ -29,7 +29,7 @@ def test_trimmed_mean_goes_along_with_order_shift_and_scale(
     assert trimmed_mean(np.array(x) * -scale, trim) == pytest.approx(-mean * scale, abs=1e-8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(samples, trims, st.data())
 def test_what_is_dropped_may_be_anything_on_its_side(x: list[float], trim: float, data: st.DataObject) -> None:
     ordered = np.sort(x)
@@ -42,7 +42,7 @@ def test_what_is_dropped_may_be_anything_on_its_side(x: list[float], trim: float
     assert trimmed_mean(x, trim) == pytest.approx(ordered[drop : len(x) - drop].mean(), abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.floats(-100, 100), st.floats(-1, 1)), min_size=1, max_size=40), trims)
 def test_trimmed_mean_moves_no_more_than_its_samples(pairs: list[tuple[float, float]], trim: float) -> None:
     x, step = np.array(pairs).T

@@ -54,7 +54,7 @@ def test_the_expected_wait_against_enumeration() -> None:
         assert waiting_time(0.3, wait, channels) == pytest.approx(1 + (joint * np.minimum(longest, wait)).sum())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1), st.floats(0, 1), st.data())
 def test_the_mass_of_a_sub_stochastic_kernel_is_a_share(
     chance: list[float], total: float, decay: float, data: st.DataObject
@@ -103,7 +103,7 @@ def test_a_perfect_placeholder_needs_no_correction() -> None:
     assert advantage_bias(world, policy, 0.4, constant) == pytest.approx(advantage_bias(world, policy, 0.4), abs=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=15),
     st.lists(st.floats(0, 0.3), min_size=1, max_size=3),

@@ -100,7 +100,9 @@ class InlineEngine(EngineHandle):
             return self._engine.export(id)
 
     async def import_(self, state: ExportedRequest) -> None:
-        """Go on with a request of another engine."""
+        """Go on with a request of another engine, once its cache has come."""
+        if self._costs is not None and state.keys is not None:
+            await asyncio.sleep(self._costs.migrate_s(state))
         self._engine.import_(state)
         self._work.set()
 

@@ -13,7 +13,7 @@ from stretto.data.modes import InFlight
 from stretto.data.trajectory import Completion
 from stretto.kernel.clock import Sleep
 from stretto.rollout.capabilities import MODELLED
-from stretto.rollout.types import Occupancy, Request
+from stretto.rollout.types import ExportedRequest, Occupancy, Request
 from stretto.runtime.workers.base import EngineHandle, Loaded
 from stretto.simulation.costs import CostModel
 from stretto.simulation.engine import SimulatedEngine
@@ -56,6 +56,33 @@ class SimulatedEngineHandle(EngineHandle):
         """Nobody will ask for these versions."""
         self._engine.free(versions)
 
+    def pause(self, ids: Sequence[int]) -> None:
+        """Keep these requests without advancing them."""
+        now = self._loop.time()
+        self._engine.pause(now, ids)
+        self._stopped(now)
+
+    def resume(self, ids: Sequence[int]) -> None:
+        """Let paused requests go on."""
+        now = self._loop.time()
+        self._engine.resume(now, ids)
+        self._go_on(now)
+
+    async def export(self, id: int) -> ExportedRequest:
+        """Take a running request out."""
+        now = self._loop.time()
+        state = self._engine.export(now, id)
+        self._stopped(now)
+        return state
+
+    async def import_(self, state: ExportedRequest) -> None:
+        """Go on with a request of another engine, once its cache has come."""
+        if state.keys is not None and (travels_s := self._costs.migrate_s(state)) > 0:
+            await Sleep(self._loop, travels_s)
+        now = self._loop.time()
+        self._engine.import_(now, state)
+        self._go_on(now)
+
     async def load(self, weights: StagedWeights, in_flight: InFlight) -> Loaded:
         """Pause for ``simulation.publish_s``, then go on with the new version."""
         version = weights.version.number
@@ -86,6 +113,13 @@ class SimulatedEngineHandle(EngineHandle):
         if self._timer is not None:
             self._timer.cancel()
 
+    def _stopped(self, now: float) -> None:
+        """Rows stopped in the midst of their work."""
+        self._say_first()
+        if not self._engine.rows and self._engine.decoded:
+            self._tell_busy(now)
+        self._go_on(now)
+
     def _say_first(self) -> None:
         """Log first tokens: at the first event of this engine after they are there, so that they cost no timer."""
         first, self._engine.first = self._engine.first, []
@@ -98,7 +132,7 @@ class SimulatedEngineHandle(EngineHandle):
                 self._since = now
             if engine.waiting:
                 engine.start_waiting()
-        elif not engine.rows and not self._draining.done():  # the last row ended, or was given up
+        elif not engine.running and not self._draining.done():  # the last row ended, or was given up
             self._draining.set_result(None)
         self._reschedule()
 
