@@ -199,11 +199,20 @@ def test_an_environments_option_without_effect_is_refused(tmp_path: Path) -> Non
         check(load_config("own-data", [f"env.eval_path={tmp_path}/held.jsonl", "env.eval_fraction=0.2"]))
 
 
-def test_the_soft_baseline_is_whole_or_not_at_all() -> None:
+@pytest.mark.parametrize("pool", ["drop-oldest", "pace"])
+def test_the_soft_baseline_is_whole_or_not_at_all(pool: str) -> None:
     check(load_config("quickstart", [
-        "control.admission.name=slots", "control.batch.name=fifo", "control.pool.name=drop-oldest", "lag_bound=1000",
+        "control.admission.name=slots", "control.batch.name=fifo", f"control.pool.name={pool}", "lag_bound=1000",
     ]))  # fmt: skip
-    check(load_config("quickstart", ["control.pool.name=drop-oldest"]))
+    check(load_config("quickstart", [f"control.pool.name={pool}"]))
+
+
+def test_modelled_forgetting_is_for_rules_that_ask() -> None:
+    load_config("quickstart", ["control.pool.name=pace", "simulation.forgetting=independent"], mode="simulate")
+    with pytest.raises(ConfigError, match=r"forgetting = 'independent' has no effect: control\.pool\.name"):
+        load_config("quickstart", ["simulation.forgetting=independent"], mode="simulate")
+    with pytest.raises(ConfigError, match="only `stretto simulate` reads it"):
+        load_config("quickstart", ["control.pool.name=pace", "simulation.forgetting=independent"], mode="rehearse")
 
 
 def test_a_file_may_be_overruled_where_one_breath_may_not(tmp_path: Path) -> None:

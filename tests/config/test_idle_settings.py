@@ -36,6 +36,7 @@ CAUSES = {  # what makes these keys idle
     "workers.kind=inline": ["deadlines.startup_s=9", "deadlines.shutdown_s=9", "weights.transport=files"],
     "eval.tasks=0": ["eval.every=5", "eval.temperature=0.7", "eval.at_start=true", "eval.weight_drift=true"],
     "logging.wandb=false": ["logging.wandb_project=mine"],
+    "control.pool.name=keep": ["simulation.forgetting=independent"],
     "simulation.env.kind=constant": ["simulation.env.sigma=0.5"],
     "simulation.env.kind=uniform": ["simulation.env.mean=3", "simulation.env.sigma=0.5"],
     "simulation.late.kind=exponential": ["simulation.late.sigma=0.5"],

@@ -23,9 +23,10 @@ def view_of(
     engines: int = 1,
     size: int = 1,
     watch: bool = False,
+    watch_pool: bool = False,
 ) -> View:
     """A view right after the first publish: every engine holds version 0."""
-    view = View(watch)
+    view = View(watch, watch_pool)
     view(
         {
             "e": "RunStart", "t": 0.0, "mode": "simulate", "policy": "policy", "lag_bound": lag_bound,

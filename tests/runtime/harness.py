@@ -17,7 +17,6 @@ from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
 from stretto.control.placement import placement
 from stretto.control.version_pinning import may_pin
-from stretto.control.view import View
 from stretto.data.identity import POLICY, noise_key
 from stretto.data.trajectory import Trajectory
 from stretto.envs.base import Client, Task
@@ -225,7 +224,7 @@ class Wired:
         c = self.config
         log = EventLog(None, loop.time)
         rules = self.rules or build_rules(c)
-        view = View(rules.watches_trajectories)
+        view = rules.view()
         log.hear(deciding=[view], recording=[self.events.append])
         waits = Waits(log, c.deadlines.warn_s)
         loop.set_describe(waits.describe)
@@ -242,7 +241,7 @@ class Wired:
         context = RunContext(
             config=c, rules=rules, env=env, 
             engines=EnginePool(engines, log, keeps=may_pin(c), placement=placement(rules.router, view)),
-            learner=InlineLearner(SimulatedLearner(), costs, waits, c.deadlines.step_s, InProcess()),
+            learner=InlineLearner(SimulatedLearner(costs), costs, waits, c.deadlines.step_s, InProcess()),
             scoring=InlineScoring(), sampling=SamplingParams(), log=log, view=view, waits=waits, out=self.out,
             max_steps=c.max_steps, tasks_in_all=self.tasks_in_all, on_progress=self.on_progress,
         )  # fmt: skip

@@ -80,13 +80,15 @@ BESIDE = (
          "eval.tasks = 0: no evaluation takes place"),
     Idle(_of("logging", "wandb_project"), lambda c: None if c.logging.wandb else
          "logging.wandb = false sends nothing to Weights & Biases"),
+    Idle(_of("simulation", "forgetting"), lambda c: None if c.control.pool.name not in ("keep", "drop-oldest") else
+         f"control.pool.name = {c.control.pool.name!r} doesn't ask how far the policy has moved"),
     *_distribution("env"), *_distribution("late"), *_distribution("lengths"),
 )  # fmt: skip
 """Idle beside other settings, whatever the command."""
 
 _PROCESSES = (*_of("workers", "kind own_cores on_engine_crash max_restarts"), *_of("deadlines", "startup_s shutdown_s"),
               "weights.transport")  # fmt: skip
-_SAMPLED = _of("simulation", "turns lengths prompt_tokens reward_probability")
+_SAMPLED = _of("simulation", "turns lengths prompt_tokens reward_probability forgetting")
 _NO_TOKENS = (
     "model", "reward", "reward_options", "env", "objective", "learner", "sft", "eval", "save_partial",
     *_of("workers", "threads scoring_processes"), *_of("sampling", "temperature top_p top_k stop"),

@@ -58,6 +58,12 @@ class Simulation(Section):
         description="Prompt length (simulate). None: 100, or what the recipe's `engine.max_model_len` leaves.",
     )
     reward_probability: float = Field(0.5, ge=0, le=1, description="Probability of reward 1 (simulate).")
+    forgetting: Literal["span", "independent"] = Field(
+        "span",
+        description="How far the policy has moved away from the prefix of a trajectory, for pool rules that ask "
+        "(simulate): by one for each version that it spans, or sampled uniformly from 0 to 1 whatever it spans "
+        "[inferred].",
+    )
     failure_probability: float = Field(0.0, ge=0, lt=1, description="Rollouts that fail (simulate, rehearse).")
 
     def with_defaults(self, max_new_tokens: int, max_model_len: int) -> Self:

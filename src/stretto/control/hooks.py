@@ -120,7 +120,7 @@ ADMISSION: Registry[Admission] = Registry("control.admission", ("stretto.control
 VERSION_PINNING: Registry[VersionPinning] = Registry("control.version_pinning", ("stretto.control.version_pinning",))
 ROUTER: Registry[Router] = Registry("control.router", ("stretto.control.router",))
 PREEMPTION: Registry[Preemption] = Registry("control.preemption", ("stretto.control.preemption",))
-POOL: Registry[PoolRule] = Registry("control.pool", ("stretto.control.pool",))
+POOL: Registry[PoolRule] = Registry("control.pool", ("stretto.control.pool", "stretto.control.pace"))
 FILTER: Registry[Filter] = Registry("control.filter", ("stretto.control.filter",))
 BATCH: Registry[BatchForm] = Registry("control.batch", ("stretto.control.batch",))
 PUBLISH: Registry[Publish] = Registry("control.publish", ("stretto.control.publish",))
@@ -188,10 +188,13 @@ class Rules:
         """What a run with these rules keeps, beside what the loop keeps in any run."""
         return kept({hook: getattr(self, hook) for hook in HOOKS})
 
-    @property
-    def watches_trajectories(self) -> bool:
-        """Does a rule read ``View.trajectories`` or ``View.load``?"""
-        return any(getattr(getattr(self, hook), "watches_trajectories", False) for hook in HOOKS)
+    def view(self) -> View:
+        """A new view that keeps what these rules read."""
+
+        def read(what: str) -> bool:
+            return any(getattr(getattr(self, hook), what, False) for hook in HOOKS)
+
+        return View(read("watches_trajectories"), read("watches_pool"))
 
 
 def build_rules(config: RunConfig) -> Rules:
@@ -260,7 +263,7 @@ def _check_soft(names: dict[str, str], rules: Rules) -> None:
         raise ConfigError(
             f"control.{asked[0]}.name = {names[asked[0]]!r} can't go with {have}: groups would pile up or train beyond "
             "the lag bound. The soft baseline is control.admission.name = 'slots', control.batch.name = 'fifo' and "
-            "control.pool.name = 'drop-oldest' together; leave it out to keep the bound"
+            "control.pool.name = 'drop-oldest' or 'pace' together; leave it out to keep the bound"
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stretto.control.engines import EngineIndex
+from stretto.control.pool_watch import PoolWatch
 from stretto.control.watch import EngineLoad, TrajectoryView, Watch
 from stretto.data.identity import POLICY, PolicyVersion
 from stretto.kernel.errors import InvariantError
@@ -47,10 +48,11 @@ class View(EngineIndex):
     order. ``versions``: version -> how many of these engines hold it.
 
     ``trajectories``, ``load``: single trajectories, and what each engine has to do; only where ``watch``, which a rule
-    asks for by ``watches_trajectories = True`` in its class.
+    asks for by ``watches_trajectories = True`` in its class. ``pool``: how stale is what is ready; only where
+    ``watch_pool`` (``watches_pool = True``).
     """
 
-    def __init__(self, watch: bool = False) -> None:
+    def __init__(self, watch: bool = False, watch_pool: bool = False) -> None:
         super().__init__()
         self.policy = POLICY
         self.mode = ""
@@ -92,8 +94,9 @@ class View(EngineIndex):
             "RoleChanged": self._role_changed,
         }
         self._watch = Watch() if watch else None
-        if self._watch is not None:
-            for name, handler in self._watch.handlers.items():
+        self._pool = PoolWatch() if watch_pool else None
+        for part in (self._watch, self._pool):
+            for name, handler in () if part is None else part.handlers.items():
                 self._handlers[name] = self._both(self._handlers.get(name), handler)
 
     def _both(self, own: Callable[[Event], None] | None, more: Callable[[Event], None]) -> Callable[[Event], None]:
@@ -125,6 +128,16 @@ class View(EngineIndex):
     def load(self) -> dict[str, EngineLoad]:
         """What each engine that has had something to do has to do, by name."""
         return self._watched().load
+
+    @property
+    def pool(self) -> PoolWatch:
+        """What waits to be trained, trajectory by trajectory, and how full the pool was before each batch."""
+        if self._pool is None:
+            raise InvariantError(
+                "a rule reads view.pool, which costs something and is kept only for rules that ask: say watches_pool = "
+                "True in its class"
+            )
+        return self._pool
 
     def _watched(self) -> Watch:
         if self._watch is None:

@@ -19,6 +19,7 @@ from stretto.kernel.trajectory_events import (
     LatePending,
     Placed,
     Preempted,
+    PrefixScored,
     Restarted,
     Submitted,
     Timed,
@@ -221,7 +222,8 @@ class RunEnd(Timed):
 
 Typed = (
     RunStart | Resumed | Restarted | WorkerUp | WorkerDown | Submitted | Placed | Preempted | FirstToken | TurnDone
-    | EnvStarted | EnvDone | TrajDone | TrajEnd | GroupReady | StepStart | LatePending | LateMatured | LateDropped
+    | EnvStarted | EnvDone | TrajDone | TrajEnd | GroupReady | PrefixScored | StepStart | LatePending | LateMatured
+    | LateDropped
     | StepEnd | RoleChanged | Published | Loaded | Released | Busy | Waiting | Fault | Eval | Checkpoint | RunEnd
 )  # fmt: skip
 TYPES: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Typed)}

@@ -151,6 +151,17 @@ class GroupReady(Timed):
     tokens: int
 
 
+class PrefixScored(Timed):
+    """How far the current policy has moved away from what older ones had sampled first of waiting trajectories."""
+
+    e: Literal["PrefixScored"]
+    version: Annotated[int, "of the current policy"]
+    traj: list[int]
+    forgetting: Annotated[list[float], "of each: mean over its prefix of what `control.pool` takes for drift"]
+    tokens: Annotated[int, "that went through the policy"]
+    start: float
+
+
 class LatePending(Timed):
     """A trajectory is done, but for a reward that comes later."""
 

@@ -271,6 +271,19 @@ class WorkRules(Rules):
                 self.bad(f"group {id} is ready without {some(left)}")
         s.ready[id] = (event["version"], tuple(ids))
 
+    def _on_PrefixScored(self, event: Event) -> None:
+        s = self.state
+        if event["version"] != s.version:
+            self.bad(f"prefixes are scored at version {event['version']}; the learner is at {s.version}")
+        if s.step is not None:
+            self.bad(f"prefixes are scored while step {s.step['step']} runs")
+        for id, forgetting in zip(event["traj"], event["forgetting"], strict=True):
+            known = self.find(id)
+            if known is not None and known.group.id not in s.ready:
+                self.bad(f"trajectory {id}: its prefix is scored, but group {known.group.id} doesn't wait")
+            if not 0 <= forgetting < float("inf"):
+                self.bad(f"trajectory {id}: forgetting {forgetting}")
+
     def _claimed(self, group: int, ids: Iterable[int]) -> int:
         """Tokens of the members that a ready group claims."""
         tokens = 0

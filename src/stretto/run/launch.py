@@ -57,7 +57,7 @@ def check_start(
         rundir.check_free(Path(config.out_dir))
     else:
         rundir.check_free(Path(config.out_dir))
-        view = View(checked.rules.watches_trajectories)
+        view = checked.rules.view()
         restored = _restore(config, mode, resume, view)
         if restored is not None:
             out, model_dir = Path(config.out_dir), None
@@ -124,7 +124,7 @@ def _launch(config: RunConfig, mode: str, resume: Path | None, signals: Signals 
 
 def _held(checked: Checked, out: Path, resume: Path | None, signals: Signals | None) -> Result:
     """``launch``, in a directory that is ours alone."""
-    config, mode, view, figures = checked.config, checked.mode, View(checked.rules.watches_trajectories), Figures()
+    config, mode, view, figures = checked.config, checked.mode, checked.rules.view(), Figures()
     live = LiveView(
         config.logging.console, config.max_steps, lag_bound=config.lag_bound, virtual=mode != "train",
         max_new_tokens=config.sampling.max_new_tokens, health=figures.health,

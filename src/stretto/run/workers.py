@@ -65,7 +65,7 @@ def _simulated(run: RunSpec, waits: Waits, costs: CostModel) -> Workers:
         )
         for name in engine_names(run.config)
     ]
-    return engines, InlineLearner(SimulatedLearner(), costs, waits, config.deadlines.step_s, InProcess())
+    return engines, InlineLearner(SimulatedLearner(costs), costs, waits, config.deadlines.step_s, InProcess())
 
 
 def _inline(run: RunSpec, waits: Waits, costs: CostModel | None, max_steps: int) -> Workers:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from stretto.data.columns import pack
-from stretto.data.records import UNRECORDED
 from stretto.data.schema import Columns
 from stretto.data.trajectory import Completion, Trajectory
 from stretto.kernel.errors import InvariantError
 from stretto.pool.old_logprobs import OldLogprobs
+from stretto.pool.segments import segment
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.members import Member, unfinished
@@ -117,8 +117,8 @@ class OldLogprobScorer:
         logp = np.where(columns["mask"], await self._ctx.learner.score(columns), np.nan)
         self._ctx.learner.release(before)
         ends = np.cumsum(columns["length"])
-        for segment, part in zip(segments, np.split(logp, ends[:-1]), strict=True):
-            self._old_logprobs.add(segment.id, part)
+        for one, part in zip(segments, np.split(logp, ends[:-1]), strict=True):
+            self._old_logprobs.add(one.id, part)
 
     def _open(self) -> Iterator[Member]:
         return (m for g in self._dispatcher.groups.running.values() for m in g.members if not m.over)
@@ -138,10 +138,4 @@ class OldLogprobScorer:
         """The trajectory up to its last token below ``before``; its mask holds those that aren't scored."""
         mask = t.mask & (t.versions < before)
         mask[: self._old_logprobs.reach(t.id)] = False
-        if not mask.any():
-            return None
-        end = int(mask.nonzero()[0][-1]) + 1
-        zeros = np.zeros(end)
-        records = {name: values[:end] for name, values in t.records.items() if name in UNRECORDED}
-        return Trajectory(t.id, t.group, t.tokens[:end], mask[:end], t.versions[:end], zeros, zeros, 0.0,
-                          records=records)  # fmt: skip
+        return segment(t, mask)

@@ -18,6 +18,7 @@ from stretto.pool.pool import columns_of
 from stretto.runtime.context import RunContext
 from stretto.runtime.dispatcher import Dispatcher
 from stretto.runtime.old_logprob_scorer import OldLogprobScorer
+from stretto.runtime.prefix_scorer import score_prefixes
 from stretto.runtime.publish import Publisher
 
 OWN = declare(
@@ -78,6 +79,8 @@ class TrainLoop:
             self._dispatcher.changed.clear()
             if self.stopping:
                 return None
+            if await score_prefixes(ctx, self._dispatcher.pool):
+                continue
             self._dispatcher.evict()
             ids = ctx.rules.batch.form(ctx.view)
             if ids is not None and self._old_scorer is not None and self._old_scorer.busy:

@@ -48,8 +48,8 @@ class CostModel:
 
     def __init__(self, simulation: Simulation, seed: int) -> None:
         self.simulation = simulation
-        self.streams = tuple(mix(seed, stream) for stream in (101, 102, 103, 104, 105))
-        """Mixed seeds of latencies, lengths, rewards, failures, late rewards."""
+        self.streams = tuple(mix(seed, stream) for stream in (101, 102, 103, 104, 105, 106))
+        """Mixed seeds of latencies, lengths, rewards, failures, late rewards, forgetting."""
         self.env_sampler, self.length_sampler = sampler(simulation.env), sampler(simulation.lengths or LENGTHS)
         self._late_sampler = sampler(simulation.late)
         self.constant_env_s = self.env_sampler(0.5) if simulation.env.kind == "constant" else None
@@ -109,6 +109,12 @@ class CostModel:
     def late_s(self, noise_key: int) -> float:
         """How long after its trajectory a late reward comes."""
         return self._late_sampler(_share(mix_on(self.streams[4], noise_key, 0)))
+
+    def forgetting(self, trajectory: int, span: int) -> float:
+        """How far a policy has moved away from the prefix of a trajectory that spans so many versions (simulate)."""
+        if self.simulation.forgetting == "span":
+            return float(span)
+        return _share(mix_on(self.streams[5], trajectory))
 
     def fails(self, noise_key: int) -> bool:
         """Does this rollout fail?"""

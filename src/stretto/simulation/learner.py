@@ -15,6 +15,7 @@ from stretto.data.schema import Columns
 from stretto.data.totals import Totals
 from stretto.kernel.errors import CheckpointError, InvariantError
 from stretto.learner.result import Floats, ForwardBackwardResult, Losses, OptimResult, StepResult
+from stretto.simulation.costs import CostModel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,8 +29,10 @@ Staged = TypeVar("Staged")
 class SimulatedLearner:
     """Stands in for a learner where only time matters: the same verbs in the same order, without numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, costs: CostModel | None = None) -> None:
+        """``costs``: models what ``score`` says; None: it says nothing."""
         self.version = 0
+        self._costs = costs
         self._parts = 0
 
     def step(self, columns: Columns) -> StepResult:
@@ -51,8 +54,15 @@ class SimulatedLearner:
         return OptimResult(self.version, False, None, lr or 0.0, 0.0, 0.0, _UNKNOWN, {})
 
     def score(self, columns: Columns, version: int | None = None) -> Floats:
-        """There is nothing to score."""
-        raise InvariantError("a simulated learner has no policy that could score segments")
+        """Log-probabilities, flat: what a simulated engine sampled has 0, and the policy has moved away from all of a
+        trajectory by the modelled forgetting. ``InvariantError`` for other versions than its own."""
+        if version != self.version or self._costs is None:
+            raise InvariantError("a simulated learner has no policy of another version that could score segments")
+        lengths, last = columns["length"], columns["version_complete"]
+        first = np.minimum.reduceat(np.where(columns["mask"], columns["versions"], version), lengths.cumsum() - lengths)
+        moved = [self._costs.forgetting(*one) for one in zip(columns["trajectory"].tolist(), (last - first).tolist(),
+                                                             strict=True)]  # fmt: skip
+        return -np.repeat(np.array(moved), lengths)
 
     def release(self, before: int) -> None:
         """It holds no version."""
