@@ -129,6 +129,7 @@ def test_every_key_has_an_effect_under_a_command_or_is_refused_by_name(mode: str
             "learner.lora.noisy_ratio=true",
             "learner.schedule=linear",
             "learner.critic.kind=head",
+            "control.pool.name=pace",
             "simulation.env.kind=lognormal",
             "simulation.late.kind=lognormal",
         ],
