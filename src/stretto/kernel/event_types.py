@@ -223,8 +223,8 @@ class RunEnd(Timed):
 Typed = (
     RunStart | Resumed | Restarted | WorkerUp | WorkerDown | Submitted | Placed | Preempted | FirstToken | TurnDone
     | EnvStarted | EnvDone | TrajDone | TrajEnd | GroupReady | PrefixScored | StepStart | LatePending | LateMatured
-    | LateDropped
-    | StepEnd | RoleChanged | Published | Loaded | Released | Busy | Waiting | Fault | Eval | Checkpoint | RunEnd
+    | LateDropped | StepEnd | RoleChanged | Published | Loaded | Released | Busy | Waiting | Fault | Eval
+    | Checkpoint | RunEnd
 )  # fmt: skip
 TYPES: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Typed)}
 """By the name that ``e`` says."""

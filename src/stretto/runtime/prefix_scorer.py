@@ -26,7 +26,7 @@ async def score_prefixes(context: RunContext, pool: Pool) -> bool:
         raise InvariantError(f"control.pool asks for the prefixes of trajectories {sorted(strangers)}, which have none")
     columns, version, start = pack(segments), view.version, asyncio.get_running_loop().time()
     logp = await context.learner.score(columns, version)
-    found = forgetting(columns, logp, rule.drift == "absolute")
-    context.log.emit("PrefixScored", version=version, traj=columns["trajectory"].tolist(), forgetting=found.tolist(),
+    moved = forgetting(columns, logp, rule.drift == "absolute")
+    context.log.emit("PrefixScored", version=version, traj=columns["trajectory"].tolist(), forgetting=moved.tolist(),
                      tokens=int(columns["length"].sum()), start=context.log.run_time(start))  # fmt: skip
     return True
