@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from stretto.kernel.errors import ConfigError, WeightsError
-from stretto.models.forward import Span, build_forward
+from stretto.models.forward import Places, Span, build_forward
 from stretto.models.generic import GenericForward
 from stretto.models.llama import LlamaForward
 
@@ -88,6 +88,25 @@ def test_a_prefill_gives_the_logits_after_the_last_token_of_each_row(name: str, 
         for row, length in ((0, 8), (1, 5)):
             want = model(tokens[row : row + 1, :length]).logits[0, -1]
             torch.testing.assert_close(got[row], want, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", list(models()))
+@pytest.mark.parametrize("kind", ["auto", "transformers"])
+def test_rows_go_on_from_their_cache_by_chunks_of_any_length(name: str, kind: str) -> None:
+    model = make(name)
+    forward = build_forward(model, kind, torch.float64, 20)
+    tokens = torch.randint(0, 50, (3, 12), generator=torch.Generator().manual_seed(0))
+    rows = torch.tensor([2, 0, 3])
+    kv = [torch.zeros(4, 20, shape.width, dtype=forward.dtype) for shape in forward.kv_shapes]
+    starts, counts = torch.tensor([3, 7, 1]), torch.tensor([4, 1, 8])
+    longer = torch.cat([tokens, tokens], 1)
+    chunks = torch.stack([row[start : start + 8] for row, start in zip(longer, starts, strict=True)])
+    with torch.inference_mode():
+        forward.prefill(tokens[:, :7], kv, rows)
+        got = forward.extend(chunks, kv, rows, Places(starts, counts))
+        for at, length in enumerate((starts + counts).tolist()):
+            want = model(tokens[at : at + 1, :length]).logits[0, -1]
+            torch.testing.assert_close(got[at], want, rtol=0, atol=1e-9)
 
 
 def test_bfloat16_and_float32_stay_close_to_float64() -> None:

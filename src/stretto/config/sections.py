@@ -96,6 +96,12 @@ class EngineConfig(Section):
     count: int = Field(1, ge=1, description="Engines.")
     max_num_seqs: int = Field(64, ge=1, description="Rows that decode together.")
     max_model_len: int = Field(512, ge=2, description="Tokens of one row, prompt included.")
+    kept_tokens: int | None = Field(
+        None,
+        ge=0,
+        description="Tokens whose cache stays between two turns of a trajectory, so that the next one prefills only "
+        "what is new. None: as many as the rows hold; 0: none.",
+    )
     dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="Arithmetic of the engine.")
     decode_steps: int = Field(8, ge=1, description="Decode steps between two looks at the inbox.")
     forward: Literal["auto", "fast", "transformers"] = Field(

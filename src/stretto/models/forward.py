@@ -51,6 +51,25 @@ class Span:
     bias: Tensor | None
 
 
+class Places:
+    """Where chunks of tokens [N, P] go that follow what rows have cached: chunk i is ``counts[i]`` tokens from position
+    ``starts[i]`` on, the rest of it is padding. ``at`` [N, P]: positions; ``row``, ``column``: of what isn't padding;
+    ``total``: positions that the longest row has afterwards; ``seen`` [N, 1, P, total]: what each token may look at."""
+
+    def __init__(self, starts: Tensor, counts: Tensor) -> None:
+        self.starts, self.counts = starts, counts
+        self.total = int((starts + counts).max())
+        chunk = torch.arange(int(counts.max()))
+        self.at = (starts[:, None] + chunk).clamp_(max=self.total - 1)
+        self.row, self.column = (chunk < counts[:, None]).nonzero(as_tuple=True)
+        self.seen = torch.arange(self.total) <= self.at[:, None, :, None]
+
+    def write(self, cache: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+        """``new`` [N, P, width] into the cache of ``rows``; returns all that these hold [N, total, width]."""
+        cache[rows[self.row], self.at[self.row, self.column]] = new[self.row, self.column]
+        return cache[rows, : self.total]
+
+
 class Forward(Protocol):
     """One set of weights that can prefill and decode."""
 
@@ -77,6 +96,11 @@ class Forward(Protocol):
     def prefill(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, last: Tensor | None = None) -> Tensor | None:
         """Write the cache of ``tokens`` [N, P] (right-padded; what stands in the padding is never read) into
         ``kv[layer][rows, :P]``. ``last`` [N]: also return the logits [N, vocab] after these positions."""
+        ...
+
+    def extend(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, places: Places) -> Tensor:
+        """Append ``tokens`` [N, P] (right-padded) to rows whose cache holds what comes before; returns the logits
+        [N, vocab] after the last one of each."""
         ...
 
     def decode(

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from stretto.kernel.errors import ConfigError
-from stretto.models.forward import KVShape, Span, Weights, check_weights
+from stretto.models.forward import KVShape, Places, Span, Weights, check_weights
 from stretto.models.reach import Description, description_of, window_of
 
 if TYPE_CHECKING:
@@ -43,6 +43,13 @@ class _RowLayer(CacheLayerMixin):
         """[rows, length, width] of keys and values [rows, heads, length, head_dim]."""
         return torch.cat([keys.transpose(1, 2).flatten(2), values.transpose(1, 2).flatten(2)], -1)
 
+    def _parts(self, held: Tensor) -> tuple[Tensor, Tensor]:
+        """Inverse of ``_flat``."""
+        cut = self.shape.heads * self.shape.key_dim
+        keys = held[..., :cut].unflatten(-1, (self.shape.heads, self.shape.key_dim))
+        values = held[..., cut:].unflatten(-1, (self.shape.heads, self.shape.value_dim))
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
 
 class _PrefillLayer(_RowLayer):
     def __init__(self, buffer: Tensor, shape: KVShape, rows: Tensor) -> None:
@@ -56,6 +63,17 @@ class _PrefillLayer(_RowLayer):
         return key_states, value_states
 
 
+class _ExtendLayer(_RowLayer):
+    def __init__(self, buffer: Tensor, shape: KVShape, rows: Tensor, places: Places) -> None:
+        super().__init__(buffer, shape, places.total - places.at.shape[1])
+        self.rows, self.places = rows, places
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        return self._parts(self.places.write(self.buffer, self.rows, self._flat(key_states, value_states)))
+
+
 class _DecodeLayer(_RowLayer):
     def __init__(self, buffer: Tensor, shape: KVShape, first: int, places: Tensor, length: int) -> None:
         super().__init__(buffer, shape, length - 1)
@@ -66,11 +84,7 @@ class _DecodeLayer(_RowLayer):
     ) -> tuple[Tensor, Tensor]:
         flat = self._flat(key_states, value_states)[:, 0]
         self.buffer.view(-1, self.buffer.shape[-1]).index_copy_(0, self.places, flat)
-        seen = self.buffer[self.first : self.first + len(flat), : self.length]
-        cut = self.shape.heads * self.shape.key_dim
-        keys = seen[..., :cut].unflatten(-1, (self.shape.heads, self.shape.key_dim))
-        values = seen[..., cut:].unflatten(-1, (self.shape.heads, self.shape.value_dim))
-        return keys.transpose(1, 2), values.transpose(1, 2)
+        return self._parts(self.buffer[self.first : self.first + len(flat), : self.length])
 
 
 class GenericForward:
@@ -214,6 +228,13 @@ class GenericForward:
         layers = [_PrefillLayer(b, s, rows) for b, s in zip(kv, self.kv_shapes, strict=True)]
         logits = self._run(tokens, torch.arange(length).expand(n, -1), bias, layers)
         return None if last is None else logits[torch.arange(n), last]
+
+    def extend(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, places: Places) -> Tensor:
+        """Append ``tokens`` [N, P] to rows that hold what comes before; logits [N, vocab] after the last of each."""
+        near = torch.arange(places.total) > places.at[:, None, :, None] - (self._window or places.total)
+        layers = [_ExtendLayer(b, s, rows, places) for b, s in zip(kv, self.kv_shapes, strict=True)]
+        logits = self._run(tokens, places.at, self._masks(places.seen, near), layers)
+        return logits[torch.arange(len(tokens)), places.counts - 1]
 
     def decode(
         self, tokens: Tensor, positions: Tensor, kv: Sequence[Tensor], first: int, spans: Sequence[Span]

@@ -15,57 +15,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stretto.data.arrays import Array
-from stretto.models.forward import KVShape, Span, Weights, check_weights
+from stretto.models.forward import KVShape, Places, Span, Weights, check_weights
+from stretto.models.llama_layer import LlamaLayer, Place
 
 if TYPE_CHECKING:
     from stretto.models.protocols import Llama
 
 ROTATIONS = 1 << 18
 """Keep the rotations of all heads at all positions ready if they are no more numbers than this (some megabyte)."""
-
-
-@dataclass(slots=True)
-class _Layer:
-    norm1: Tensor
-    norm2: Tensor
-    qkv: Tensor
-    out: Tensor
-    gate: Tensor
-    up: Tensor
-    down: Tensor
-    bias: Tensor | None
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-
-    def clone(self) -> _Layer:
-        held = {name: getattr(self, name) for name in self.__slots__}
-        return replace(self, **{name: p.clone() for name, p in held.items() if p is not None})
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a parameter lives: ``view`` has the parameter's dimensions (some split) over the packed storage."""
-
-    view: Tensor
-    shape: tuple[int, ...]
-
-    def write(self, given: Tensor | Array) -> None:
-        value = torch.as_tensor(given).reshape(self.view.shape)
-        if self.view.dim() == 2 and self.view.t().is_contiguous():
-            self.view.t().copy_(value.t())  # torch has a fast transposed copy into contiguous memory only
-        else:
-            self.view.copy_(value)
-
-    def read(self) -> Tensor:
-        return self.view.reshape(self.shape)
 
 
 class LlamaForward:
@@ -109,7 +72,7 @@ class LlamaForward:
         self.head = new(self.hidden, self.vocab)
         self.norm = new(self.hidden)
         self.layers = [
-            _Layer(
+            LlamaLayer(
                 new(self.hidden), new(self.hidden), new(self.hidden, width), new(self.query_width, self.hidden),
                 new(self.hidden, inner), new(self.hidden, inner), new(inner, self.hidden),
                 new(width) if biased else None, new(self.head_dim) if self.qk_normed else None,
@@ -122,10 +85,10 @@ class LlamaForward:
     def _index(self) -> None:
         """Place of every parameter, by its Transformers name."""
         hidden, width, half = self.hidden, self.query_width, self.head_dim // 2
-        places: dict[str, _Place] = {}
+        places: dict[str, Place] = {}
 
         def put(name: str, view: Tensor, *shape: int) -> None:
-            places[name] = _Place(view, shape or tuple(view.shape))
+            places[name] = Place(view, shape or tuple(view.shape))
 
         def split(part: Tensor, heads: tuple[int, ...]) -> Tensor:
             """[..., heads, half, 2] as stored -> [heads, 2, half, ...] as the parameter has it."""
@@ -222,7 +185,7 @@ class LlamaForward:
         stay = torch.ones_like(turn)
         return torch.cat([turn.expand(-1, self.heads + self.kv_heads, -1), stay.expand(-1, self.kv_heads, -1)], 1)
 
-    def _qkv(self, layer: _Layer, x: Tensor, rotations: Tensor) -> Tensor:
+    def _qkv(self, layer: LlamaLayer, x: Tensor, rotations: Tensor) -> Tensor:
         """Rotated q, k and v [n, width] of ``x`` [n, hidden]."""
         h = self._normed(x, layer.norm1)
         qkv = torch.mm(h, layer.qkv) if layer.bias is None else torch.addmm(layer.bias, h, layer.qkv)
@@ -238,7 +201,7 @@ class LlamaForward:
             torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(rotations)
         return qkv
 
-    def _rest(self, layer: _Layer, x: Tensor, attended: Tensor) -> None:
+    def _rest(self, layer: LlamaLayer, x: Tensor, attended: Tensor) -> None:
         """Output projection and feed-forward part, added to ``x`` [n, hidden] in place."""
         x.addmm_(attended, layer.out)
         h = self._normed(x, layer.norm2)
@@ -272,6 +235,24 @@ class LlamaForward:
         attended = F.scaled_dot_product_attention(q[each, :, last][:, :, None], k, v, attn_mask=bias)
         x = x.index_select(0, each * length + last)
         self._rest(layer, x, attended.reshape(n, -1))
+        return torch.mm(self._normed(x, self.norm), self.head)
+
+    def extend(self, tokens: Tensor, kv: Sequence[Tensor], rows: Tensor, places: Places) -> Tensor:
+        """Append ``tokens`` [N, P] to rows that hold what comes before; logits [N, vocab] after the last of each."""
+        n, length = tokens.shape
+        x = F.embedding(tokens.reshape(-1), self.embed)
+        rotations = self._rotations(places.at.reshape(-1))
+        bias = torch.zeros(places.seen.shape, dtype=self.dtype).masked_fill_(~places.seen, float("-inf"))
+        for layer, cache in zip(self.layers, kv, strict=True):
+            qkv = self._qkv(layer, x, rotations)
+            q = qkv[:, : self.query_width].view(n, length, -1, self.head_dim).transpose(1, 2)
+            held = places.write(cache, rows, qkv[:, self.query_width :].view(n, length, -1))
+            k, v = held.view(n, places.total, -1, self.head_dim).transpose(1, 2).split(self.kv_heads, 1)
+            if self.shared > 1:  # query heads are stored with the shared key head fastest
+                k, v = k.repeat(1, self.shared, 1, 1), v.repeat(1, self.shared, 1, 1)
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+            self._rest(layer, x, attended.transpose(1, 2).reshape(n * length, -1))
+        x = x.index_select(0, torch.arange(n) * length + places.counts - 1)
         return torch.mm(self._normed(x, self.norm), self.head)
 
     def decode(

@@ -27,4 +27,5 @@ def build_engine(
         forward=config.forward,
         keep_initial=keep_initial,
         keep_versions=keep_versions,
+        kept_tokens=config.kept_tokens,
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stretto.data.arrays import Array
 from stretto.data.modes import Finish
-from stretto.models.forward import Span
+from stretto.models.forward import Places, Span
 from stretto.rollout.kv import KVStore
 from stretto.rollout.noise import uniforms
 from stretto.rollout.rows import RECORD_DTYPES, Rows, SequenceState
@@ -124,6 +124,26 @@ class Decoder:
                 self._keep(logits, batch)
             self._prefilled += int(length[lead].sum()) - len(lead)
             self._copy([(one[0].row, seq.row, longest) for one in batch for seq in one[1:]])
+
+    def extend(self, seqs: Sequence[tuple[SequenceState, int]]) -> None:
+        """Prefill rows that go on from so many tokens of a turn before, up to and with the last known one, as the next
+        step follows at once."""
+        by_version: dict[int, list[tuple[SequenceState, int]]] = {}
+        for seq, start in seqs:
+            assert seq.version is not None
+            by_version.setdefault(seq.version, []).append((seq, start))
+        for version, chunks in by_version.items():
+            chunks.sort(key=lambda chunk: int(self.rows.length[chunk[0].row]) - chunk[1])
+            while chunks:
+                longest = int(self.rows.length[chunks[-1][0].row]) - chunks[-1][1]
+                part = chunks[-max(1, PREFILL_TOKENS // longest) :]
+                del chunks[-len(part) :]
+                rows, starts = np.array([seq.row for seq, _ in part]), np.array([start for _, start in part])
+                places = Places(torch.from_numpy(starts), torch.from_numpy(self.rows.length[rows] - starts))
+                tokens = torch.from_numpy(self.rows.tokens[rows[:, None], places.at.numpy()])
+                logits = self.held.forward(version).extend(tokens, self.kv.layers, torch.from_numpy(rows), places)
+                self._keep(logits, [[seq] for seq, _ in part])
+                self._prefilled += int(places.counts.sum()) - len(part)
 
     def _keep(self, logits: Tensor, batch: list[list[SequenceState]]) -> None:
         """Logits [len(batch), vocab] for the first step of these sequences."""

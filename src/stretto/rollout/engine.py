@@ -28,7 +28,8 @@ class TorchEngine:
     ``fast`` (own kernels for Llama-like models), ``transformers`` (the model's own forward), ``auto``.
     The engine owns ``model`` from now on; the fast path copies its weights. It serves nothing before the first
     ``load``, unless ``version`` names what the model holds. ``keep_initial`` enables ``distance_to_initial``;
-    ``keep_versions`` holds each version until ``free``, for requests that name one and are yet to come.
+    ``keep_versions`` holds each version until ``free``, for requests that name one and are yet to come. The cache of
+    ``kept_tokens`` tokens is kept between two turns of their trajectories; None: of as many as the rows hold.
 
     The same request gives the same tokens alone, batched, paused, moved, or aborted and continued: exactly in
     float64 (log-probabilities within 1e-10). In float32 rounding depends on the batch: log-probabilities agree
@@ -40,12 +41,11 @@ class TorchEngine:
     def __init__(
         self, model: PreTrainedModel, *, max_num_seqs: int, max_model_len: int, eos_ids: Sequence[int], seed: int,
         forward: str = "auto", dtype: torch.dtype | str | None = None, version: int | None = None,
-        keep_initial: bool = False, keep_versions: bool = False,
+        keep_initial: bool = False, keep_versions: bool = False, kept_tokens: int | None = None,
     ) -> None:  # fmt: skip
         if max_num_seqs < 1 or max_model_len < 2:
-            raise ConfigError(
-                f"engine: max_num_seqs = {max_num_seqs}, max_model_len = {max_model_len}; need at least 1 and 2"
-            )
+            raise ConfigError(f"engine: max_num_seqs = {max_num_seqs}, max_model_len = {max_model_len}; need at least "
+                              "1 and 2")  # fmt: skip
         kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype or next(model.parameters()).dtype
         weights = build_forward(model, forward, kind, max_model_len)
         outside = [i for i in eos_ids if not 0 <= i < weights.vocab]
@@ -54,7 +54,8 @@ class TorchEngine:
         self.seed = seed
         self.max_num_seqs, self.max_model_len, self.vocab = max_num_seqs, max_model_len, weights.vocab
         self._held, self._keeps = WeightVersions(weights, keep_initial), keep_versions
-        self._batch = Scheduler(self._held, max_num_seqs, max_model_len, seed, eos_ids)
+        kept_tokens = max_num_seqs * max_model_len if kept_tokens is None else kept_tokens
+        self._batch = Scheduler(self._held, max_num_seqs, max_model_len, seed, eos_ids, kept_tokens)
         self._report = Report()  # what the next ``advance`` has to tell already
         if version is not None:
             self._held.serve(version)
@@ -193,6 +194,7 @@ class TorchEngine:
     def free(self, versions: Sequence[int]) -> None:
         """Nobody will ask for these versions any more: they may go once no request here needs them."""
         self._held.free(versions)
+        self._batch.kept.freed(versions)
         self._batch.collect()
 
     # -- steps --------------------------------------------------------------------------------------------
@@ -227,8 +229,7 @@ class TorchEngine:
 
     def _refuse(self, broken: list[SequenceState]) -> None:
         names = [f"request {seq.request.id} (version {seq.version})" for seq in broken]
-        for seq in broken:
-            self._batch.take(seq, Finish.ABORTED)
+        self._batch.finish(broken, [Finish.ABORTED] * len(broken))
         for row, length in enumerate(self._batch.rows.length):  # a stale NaN would reach a row that masks it: 0 * NaN
             self._batch.kv.wipe(row, max(int(length) - 1, 0))
         self._batch.collect()
@@ -243,8 +244,7 @@ class TorchEngine:
     @torch.inference_mode()
     def export(self, id: int) -> ExportedRequest:
         """Take a request out of this engine, with its cache if it has started, for ``import_`` in another."""
-        seq = self._batch.seqs.get(id)
-        if seq is None:
+        if (seq := self._batch.seqs.get(id)) is None:
             raise StrettoError(f"engine: request {id} isn't here; it has finished, was aborted, or moved")
         version = self.version if seq.version is None else seq.version
         assert version is not None
@@ -271,7 +271,7 @@ class TorchEngine:
         if len(request.tokens) + sampled >= limit:
             raise StrettoError(f"engine: request {request.id} has {sampled} tokens and room for no more here")
         if state.keys is not None and state.values is not None:
-            seq.cached = (state.keys, state.values)
+            seq.cached, seq.mixed = (state.keys, state.values), request.version is None
             shape, known = self._batch.kv.shapes[0], len(request.tokens) + sampled - 1
             want = (len(self._batch.kv.shapes), shape.heads, known, shape.key_dim)
             if tuple(state.keys.shape) != want:
@@ -310,8 +310,9 @@ class TorchEngine:
         changed = {seq.request.id for seq in moving}
         staying = {seq.version for i, seq in self._batch.seqs.items() if i not in changed}
         self._held.advance(version, weights, self.version in staying, self._keeps or in_flight == InFlight.PIN)
+        self._batch.kept.loaded()
         for seq in moving:
-            seq.version = version
+            seq.version, seq.mixed = version, in_flight == InFlight.KEEP
         if in_flight == InFlight.REPREFILL:
             self._batch.reprefill(moving)
         self._batch.dirty = True

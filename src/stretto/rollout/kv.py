@@ -36,6 +36,15 @@ class KVStore:
         for layer in self.layers:
             layer[row, start:].zero_()
 
+    def copy_out(self, row: int, length: int) -> list[Tensor]:
+        """The first ``length`` positions of a row, as they lie there: [length, width] of each layer."""
+        return [layer[row, :length].clone() for layer in self.layers]
+
+    def copy_in(self, row: int, kept: Sequence[Tensor], length: int) -> None:
+        """The first ``length`` positions of what ``copy_out`` gave."""
+        for layer, part in zip(self.layers, kept, strict=True):
+            layer[row, :length] = part[:length]
+
     def read(self, row: int, length: int) -> tuple[Tensor, Tensor]:
         """Keys and values [layers, heads, length, head_dim] of a row (copies). Needs equal layers."""
         keys, values = [], []

@@ -29,6 +29,8 @@ class SequenceState:
     cached: tuple[Array, Array] | None = None
     prefix: tuple[int, bytes] | None = None
     first: int | None = None
+    mixed: bool = False
+    """Does its cache come from other weights than those of ``version``, in part?"""
 
     @property
     def started(self) -> bool:

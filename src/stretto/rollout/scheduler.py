@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from stretto.data.modes import Finish
 from stretto.data.trajectory import Completion
 from stretto.rollout.decode import Decoder
+from stretto.rollout.kept import KeptTurns
 from stretto.rollout.kv import KVStore
 from stretto.rollout.rows import Rows, SequenceState, arrange
 from stretto.rollout.types import empty_completion
@@ -23,8 +25,9 @@ class Scheduler:
     """Owns sequences, queue and rows. ``dirty``: rows were added, freed, paused or resumed since ``arrange``."""
 
     def __init__(
-        self, held: WeightVersions, max_num_seqs: int, max_model_len: int, seed: int, eos_ids: Sequence[int]
-    ) -> None:
+        self, held: WeightVersions, max_num_seqs: int, max_model_len: int, seed: int, eos_ids: Sequence[int],
+        kept_tokens: int,
+    ) -> None:  # fmt: skip
         weights = held.newest
         self.held, self.seed, self.max_model_len = held, seed, max_model_len
         self.kv = KVStore(weights.kv_shapes, max_num_seqs, max_model_len, weights.dtype)
@@ -36,6 +39,8 @@ class Scheduler:
         self.queue: deque[SequenceState] = deque()
         self.hold = False
         self.dirty = False
+        self.kept: KeptTurns[tuple[NDArray[np.int64], list[torch.Tensor]]] = KeptTurns(kept_tokens)
+        """Tokens and cache of trajectories between two turns."""
         self._fresh: list[SequenceState] = []  # admitted, without a token so far: the next step samples their first one
 
     def enqueue(self, seq: SequenceState) -> None:
@@ -65,13 +70,36 @@ class Scheduler:
         """Remove sequences that have rows; their ids and completions."""
         ids = [seq.request.id for seq in seqs]
         completions = self.rows.completions(seqs, finishes)
-        for id, seq in zip(ids, seqs, strict=True):
+        for id, seq, finish in zip(ids, seqs, finishes, strict=True):
             del self.seqs[id]
+            if seq.request.keep and not seq.mixed and finish != Finish.ABORTED:
+                self._keep(seq)
             self.decoder.forget(seq)
             self.rows.clear(seq.row)
             seq.row = -1
         self.dirty = True
         return list(zip(ids, completions, strict=True))
+
+    def _keep(self, seq: SequenceState) -> None:
+        """Its trajectory may have another turn."""
+        length = int(self.rows.length[seq.row]) - 1
+        if self.kept.fits(length):
+            assert seq.version is not None
+            state = self.rows.tokens[seq.row, :length].copy(), self.kv.copy_out(seq.row, length)
+            self.kept.put(seq.request.trajectory, length, seq.version, seq.request.version is not None, state)
+
+    def _go_on(self, seq: SequenceState) -> int:
+        """Take up the cache of the turn before, as far as the tokens are the same; how many these are."""
+        assert seq.version is not None
+        found = self.kept.take(seq.request.trajectory, seq.version)
+        if found is None:
+            return 0
+        tokens, kept = found[1]
+        most = min(len(tokens), int(self.rows.length[seq.row]) - 1)
+        apart = np.flatnonzero(tokens[:most] != self.rows.tokens[seq.row, :most])
+        same = int(apart[0]) if len(apart) else most
+        self.kv.copy_in(seq.row, kept, same)
+        return same
 
     def take_fresh(self) -> list[int]:
         """Ids of the requests that got their first token in the step that just ran."""
@@ -101,7 +129,10 @@ class Scheduler:
                 seq.version = self.held.version
         self.rows.place(ready, free[: len(ready)], self.seed)
         self._restore([seq for seq in ready if seq.cached is not None])
-        self.decoder.prefill([seq for seq in ready if seq.cached is None], first=True)
+        new = [seq for seq in ready if seq.cached is None]
+        known = [self._go_on(seq) if len(self.kept) else 0 for seq in new]
+        self.decoder.prefill([seq for seq, n in zip(new, known, strict=True) if not n], first=True)
+        self.decoder.extend([(seq, n) for seq, n in zip(new, known, strict=True) if n])
         self._fresh = [seq for seq in ready if seq.partial is None or not len(seq.partial.tokens)]
         for seq in ready:
             seq.cached = seq.partial = None

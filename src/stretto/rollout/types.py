@@ -58,6 +58,7 @@ class Request:
     ``top_logprobs``); ``sampled_logprobs`` M records M independent samples (``sampled_ids``, ``sampled_logprobs``).
     ``distribution`` records what a learner needs to score the distribution that was sampled from
     (``records.UNRECORDED``): ``temperature`` and, under top-k or top-p, ``support``.
+    ``keep``: the trajectory may go on with another request, so its cache is worth keeping.
     """
 
     id: int
@@ -69,6 +70,7 @@ class Request:
     top_logprobs: int = 0
     sampled_logprobs: int = 0
     distribution: bool = False
+    keep: bool = False
     noise_key: int = field(kw_only=True)
 
 

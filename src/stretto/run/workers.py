@@ -61,7 +61,11 @@ def _simulated(run: RunSpec, waits: Waits, costs: CostModel) -> Workers:
     config = run.config
     engines: list[EngineHandle] = [
         SimulatedEngineHandle(
-            name, SimulatedEngine(config.simulation, config.engine.max_num_seqs, config.control.in_flight), costs
+            name,
+            SimulatedEngine(
+                config.simulation, config.engine.max_num_seqs, config.control.in_flight, config.engine.kept_tokens
+            ),
+            costs,
         )
         for name in engine_names(run.config)
     ]

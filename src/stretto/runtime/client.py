@@ -142,6 +142,7 @@ class RolloutClient:
             raise InvariantError(f"trajectory {self.trajectory}: this transcript is not its own")
         now = self._log.now()
         if self.completions:
+            self.engine.pool.several_turns = True
             self._turn_done(now)
         self._start = now
         sampling = self._overridden(overrides) if overrides else self.sampling
@@ -224,6 +225,7 @@ class RolloutClient:
             self.top_logprobs,
             self.sampled_logprobs,
             own,
+            self.engine.pool.several_turns,
             noise_key=self.noise_key,
         )
 

@@ -50,6 +50,8 @@ class EnginePool:
         """Ids for requests, each given once."""
         self.batching_hint: Callable[[], bool] = lambda: False
         """True while further requests are about to be made: what there is waits for them."""
+        self.several_turns = False
+        """Has any trajectory asked twice? Then engines are told that it is worth to keep what they have computed."""
         self.on_return: Callable[[PooledEngine], None] | None = None
         """Called when an engine is up again and needs weights."""
         self._between: dict[int, Completion] = {}

@@ -31,7 +31,7 @@ def pack_requests(requests: Sequence[Request]) -> Packed:
             which = sampling[id(r.sampling)] = len(params)
             params.append(r.sampling)
         rows.append((r.id, r.trajectory, r.noise_key, r.group, at, which, r.version, r.top_logprobs, r.sampled_logprobs,
-                     r.distribution))  # fmt: skip
+                     r.distribution, r.keep))  # fmt: skip
     return arrays, params, rows
 
 
