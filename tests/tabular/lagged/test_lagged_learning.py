@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stretto.data.batch import TokenBatch
-from stretto.kernel.errors import ConfigError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.objectives import get
 from stretto.tabular.delay import Delays
 from stretto.tabular.lagged.learning import Plan, source, train
@@ -205,6 +205,29 @@ def test_a_run_whose_weights_are_no_numbers_any_more_ends_as_the_uniform_policy(
     assert curve.diverged == 0
     assert curve.j[1:] == pytest.approx(np.full(30, World(success=0.1).chance))
     assert np.isnan(curve.kl[1:]).all()
+
+
+def test_a_run_whose_policy_the_objective_refuses_ends_as_the_uniform_policy() -> None:
+    class Refuses:
+        """Refuses its third batch."""
+
+        needs: frozenset[str] = frozenset()
+
+        def __init__(self, good: int) -> None:
+            self.plain, self.left = get("reinforce"), good
+
+        def __call__(self, *args: Any, **more: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise DataError("a probability that rounds to 1")
+            return self.plain(*args, **more)
+
+    world = World(seed=0)
+    curve = train(world, Refuses(2), Plan(steps=6, lag=0))
+    assert curve.diverged == 2
+    assert (curve.j[3:] == world.chance).all()
+    with pytest.raises(DataError, match="rounds to 1"):  # what is wrong from the beginning is an error
+        train(world, Refuses(0), Plan(steps=6, lag=0))
 
 
 def test_klpo_gets_the_whole_vocabulary() -> None:

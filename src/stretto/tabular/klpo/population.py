@@ -6,6 +6,7 @@ A/beta = log(p/q) + KL(q||p) at every prefix.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from stretto.data.batch import TokenBatch
+from stretto.kernel.errors import DataError
 from stretto.objectives.interface import LossFunction
 from stretto.objectives.loss import Loss
 from stretto.objectives.metrics import Metrics
@@ -76,25 +78,32 @@ class SharedColumns:
 
 @dataclass(frozen=True)
 class Window:
-    """At the end of one window of constant sampler: KL(Gibbs policy of that sampler || current), expected reward,
-    and the sampler."""
+    """At the end of one window of constant sampler: KL(Gibbs policy of that sampler || current) and expected reward."""
 
     distance: float
     value: float
+
+
+LOST = Window(math.inf, math.nan)
+"""Where a policy has become so sharp that its estimator refused to go on."""
 
 
 def descend(
     tree: TokenTree, objective: LossFunction, sampler: Tensor, *, steps: list[int], lr: float, beta: float
 ) -> list[Window]:
     """Exact expected gradient descent against one fixed sampler, from the sampler; the state after each of
-    ``steps``."""
+    ``steps``, ``LOST`` where the objective refuses the policy."""
     target, paths = gibbs(tree, sampler, beta), torch.arange(len(tree.reward))
     batch = with_head(tree.rows(sampler), tree, sampler, paths)
     chances = tree.chance(sampler)
-    logits, out = sampler.clone(), []
+    logits = sampler.clone()
+    out: list[Window] = []
     for step in range(1, max(steps) + 1):
         policy = torch.log_softmax(logits, 1)
-        logits -= lr * expected_gradient(objective, batch, tree, paths, policy, chances)
+        try:
+            logits -= lr * expected_gradient(objective, batch, tree, paths, policy, chances)
+        except DataError:
+            return [*out, *[LOST] * (len(steps) - len(out))]
         if step in steps:
             out.append(_state(tree, target, logits))
     return out
@@ -113,9 +122,10 @@ def learn(
     seed: int,
 ) -> list[Window]:
     """``steps`` updates of ``prompts`` single rollouts each; the sampler becomes the current policy every
-    ``refresh`` steps. The state at the end of each window; rollouts are the same for every objective until policies
-    part."""
-    logits, out = start.clone(), []
+    ``refresh`` steps. The state at the end of each window, ``LOST`` where the objective refuses the policy; rollouts
+    are the same for every objective until policies part."""
+    logits = start.clone()
+    out: list[Window] = []
     sampler = target = start
     for step in range(steps):
         if step % refresh == 0:
@@ -123,7 +133,10 @@ def learn(
             target = gibbs(tree, sampler, beta)
         paths, _ = sample_rows(tree, sampler, prompts, 1, seed * 1_000_003 + step)
         batch = with_head(tree.rows(sampler, paths), tree, sampler, paths)
-        _, rows = row_gradients(objective, batch, tree, paths, torch.log_softmax(logits, 1))
+        try:
+            _, rows = row_gradients(objective, batch, tree, paths, torch.log_softmax(logits, 1))
+        except DataError:
+            return [*out, *[LOST] * (steps // refresh - len(out))]
         logits -= lr * rows.mean(0)
         if (step + 1) % refresh == 0:
             out.append(_state(tree, target, logits))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stretto.data.arrays import Array, Floats, Ints
 from stretto.data.batch import TokenBatch
-from stretto.kernel.errors import ConfigError
+from stretto.kernel.errors import ConfigError, DataError
 from stretto.objectives.interface import AwaitsRewards, LossWithNeeds, ReadsTop
 from stretto.tabular.delay import DelayLine, Delays
 from stretto.tabular.lagged.world import Rows, Sampler, World
@@ -83,8 +83,9 @@ class Curve:
     """What a run did. ``j`` [steps + 1]: exact J of each version; ``kl`` [steps]: KL(behaviour || current) of whole
     sequences in nats at the start of the step; ``moved`` [steps]: share of the policy tokens through whose
     log-probability the loss has a gradient (the rest is masked, clipped, or has no advantage). ``diverged``: the
-    step after which the weights weren't finite, None if they stayed so; from there on J is the uniform policy's, and
-    kl and moved are NaN. ``weights`` [vocabulary, features]: the last ones."""
+    step after which the weights weren't finite, or in which the objective refused the policy, None if neither came;
+    from there on J is the uniform policy's, and kl and moved are NaN. ``weights`` [vocabulary, features]: the last
+    ones."""
 
     j: Floats
     kl: Floats
@@ -140,7 +141,12 @@ def train(
         for old in [v for v in kept if v < version]:
             del kept[old]
         j[index], kl[index] = loop.score(now), world.divergence(kept[version][0], now)
-        moved[index] = loop.step(step, version, *kept[version], now)
+        try:
+            moved[index] = loop.step(step, version, *kept[version], now)
+        except DataError:  # the policy has become so sharp that the objective refuses its probabilities
+            if not index:
+                raise
+            return Curve(j, kl, moved, index, loop.weights.detach())
         if not torch.isfinite(loop.weights).all():
             return Curve(j, kl, moved, index, loop.weights.detach())
     j[plan.steps] = loop.score(loop.policy())
