@@ -15,7 +15,7 @@ from typing import Any
 from stretto.config.load import apply_overrides, validate
 from stretto.config.schema import RunConfig
 from stretto.control.hooks import Rules, build_rules
-from stretto.control.placement import placement
+from stretto.control.placement import placement, redirection
 from stretto.control.version_pinning import may_pin
 from stretto.data.identity import POLICY, noise_key
 from stretto.data.trajectory import Trajectory
@@ -239,8 +239,9 @@ class Wired:
             engines.append(MortalEngine(f"engine-{i}", make, costs))
         env = self.env or (ChaoticEnvironment(costs, self.chaos) if self.chaos else SimulatedEnvironment(costs))
         context = RunContext(
-            config=c, rules=rules, env=env, 
-            engines=EnginePool(engines, log, keeps=may_pin(c), placement=placement(rules.router, view)),
+            config=c, rules=rules, env=env,
+            engines=EnginePool(engines, log, keeps=may_pin(c), placement=placement(rules.router, view),
+                         redirection=redirection(rules.router, view)),
             learner=InlineLearner(SimulatedLearner(costs), costs, waits, c.deadlines.step_s, InProcess()),
             scoring=InlineScoring(), sampling=SamplingParams(), log=log, view=view, waits=waits, out=self.out,
             max_steps=c.max_steps, tasks_in_all=self.tasks_in_all, on_progress=self.on_progress,

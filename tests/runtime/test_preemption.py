@@ -87,6 +87,28 @@ def test_whatever_is_done_to_trajectories_each_ends_once_and_no_invariant_breaks
     assert events == again, "it replays"
 
 
+def test_what_a_dead_engine_had_goes_on_in_another_one(tmp_path: Path) -> None:
+    config = configure(*SMALL, "engine.count=2")
+    events = Wired(config, tmp_path, kills=[(3.0, 0, 12.0)]).run()
+    assert_clean(events)
+    (down,), up = of(events, "WorkerDown"), of(events, "WorkerUp")[-1]
+    moved = {e["traj"] for e in of(events, "Placed") if e["engine"] == "engine-1" and down["t"] <= e["t"] < up["t"]}
+    assert moved
+    done = {e["traj"] for e in of(events, "TrajDone") if e["t"] < up["t"]}
+    assert moved <= done, "nobody waited for it"
+    assert ledger(events)["failed"] == 0
+
+
+@pytest.mark.parametrize("mode", ["keep", "reprefill", "abort"])
+def test_engines_may_die_meanwhile(tmp_path: Path, mode: str) -> None:
+    config = configure(*SMALL, f"control.in_flight={mode}", "seed=3")
+    kills = [(2.0, 0, 5.0), (4.0, 1, 1.0), (4.5, 2, 9.0), (11.0, 0, 0.5)]
+    events = Wired(config, tmp_path, kills=kills, rules=replace(build_rules(config), preemption=Whims(3))).run()
+    assert_clean(events)
+    assert len(of(events, "WorkerDown")) >= 3
+    assert len(trained(events)) == 12 * 4 * 2
+
+
 @pytest.mark.parametrize("mode", ["keep", "pin"])
 def test_rebalancing_moves_trajectories_from_a_slow_engine(tmp_path: Path, mode: str) -> None:
     settings = (*SMALL, "simulation.env.mean=0", f"control.in_flight={mode}", "control.preemption.name=rebalance")

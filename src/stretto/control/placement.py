@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+from stretto.control.hooks import Router
 from stretto.control.view import View
 
 
@@ -23,3 +24,9 @@ class Placement(Protocol):
 def placement(router: object, view: View) -> Callable[[int, str], str] | None:
     """How this router places requests (trajectory, engine -> engine); None: it doesn't."""
     return partial(router.place, view) if isinstance(router, Placement) else None
+
+
+def redirection(router: Router, view: View) -> Callable[[int], str | None]:
+    """Where a request goes whose engine has died: to the one that the router would give a group, if it holds no older
+    version than that of the trajectory's last token (the argument); None: it waits until its engine is back."""
+    return lambda least: router.route(view, [version for version in view.versions if version >= least])

@@ -54,8 +54,8 @@ class Submitted(Timed):
 
 
 class Placed(Timed):
-    """The requests of a trajectory go to this engine from now on, as control.router decided; or it stays there, as
-    it has seen newer weights meanwhile than where control.preemption wanted it."""
+    """The requests of a trajectory go to this engine from now on, as control.router decided, or because its engine has
+    died; or it stays there, as it has seen newer weights meanwhile than where control.preemption wanted it."""
 
     e: Literal["Placed"]
     traj: int

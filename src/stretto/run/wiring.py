@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from stretto.config.schema import RunConfig
-from stretto.control.placement import placement
+from stretto.control.placement import placement, redirection
 from stretto.control.version_pinning import may_pin
 from stretto.control.view import View
 from stretto.data.identity import Role
@@ -53,7 +53,13 @@ def build_context(run: RunSpec, log: EventLog, view: View, waits: Waits, metrics
     scoring = _scoring(run, log)
     sampling = _sampling(run)
     handles, learner = build_workers(run, log, waits, costs, max_steps)
-    engines = EnginePool(handles, log, keeps=may_pin(config), placement=placement(run.rules.router, view))
+    engines = EnginePool(
+        handles,
+        log,
+        keeps=may_pin(config),
+        placement=placement(run.rules.router, view),
+        redirection=redirection(run.rules.router, view),
+    )
     evaluator = None
     if config.eval.tasks and run.mode != "simulate":
         tasks = env.eval_tasks(config.eval.tasks)

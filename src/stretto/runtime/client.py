@@ -163,6 +163,9 @@ class RolloutClient:
             if engine.pool.placement is not None and self.pin is None and self._logged:
                 self.current = (NO_REQUEST, partial)
                 engine = self.engine = engine.pool.place(self.trajectory, engine, self.newest)
+            elif engine.restarting and self.pin is None and self._logged:
+                self.current = (NO_REQUEST, partial)
+                engine = self.engine = engine.pool.redirect(self.trajectory, engine, self.newest)
             request = self._request(prompt, sampling, partial)
             self.current = (request.id, partial)
             if self._logged:

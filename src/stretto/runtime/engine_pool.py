@@ -39,13 +39,15 @@ class EnginePool:
 
     ``keeps``: they hold each version until nobody can ask for it any more (``PooledEngine.promise``). ``placement``:
     asked before each request (trajectory, name of its engine) for the engine that gets it; None: it stays.
+    ``redirection``: asked (least version) where a request goes whose engine has died; None: it waits for it.
     """
 
     def __init__(
         self, handles: Iterable[EngineHandle], log: EventLog, *, keeps: bool = False,
-        placement: Callable[[int, str], str] | None = None,
+        placement: Callable[[int, str], str] | None = None, redirection: Callable[[int], str | None] | None = None,
     ) -> None:  # fmt: skip
         self.loop, self._log, self.placement = asyncio.get_running_loop(), log, placement
+        self._redirection = redirection
         self.ids: Iterator[int] = count()
         """Ids for requests, each given once."""
         self.batching_hint: Callable[[], bool] = lambda: False
@@ -90,6 +92,15 @@ class EnginePool:
             raise InvariantError(f"control.router can't place trajectory {trajectory} on {name!r}: {why}")
         self._log.write({"e": "Placed", "t": self._log.now(), "traj": trajectory, "engine": name})
         return found
+
+    def redirect(self, trajectory: int, engine: PooledEngine, least: int) -> PooledEngine:
+        """The engine of the next request of a trajectory whose own has died and is coming up anew: another one that
+        holds no older version than ``least``, if ``redirection`` names one."""
+        name = None if self._redirection is None else self._redirection(least)
+        if name is None or name == engine.name:
+            return engine
+        self._log.write({"e": "Placed", "t": self._log.now(), "traj": trajectory, "engine": name})
+        return self.by_name[name]
 
     def submit(self, request: Request, engine: PooledEngine, number: int | None) -> asyncio.Future[Completion]:
         """Ask for a completion. Finish ``aborted`` means: go on with a new request that holds the partial. ``engine``:
