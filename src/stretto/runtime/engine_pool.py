@@ -24,8 +24,11 @@ from stretto.runtime.workers.base import EngineHandle
 
 
 def _under(state: ExportedRequest, version: int | None, in_flight: InFlight) -> ExportedRequest | None:
-    """A running request as an engine with ``version`` takes it over; None: it has to begin anew there."""
-    if state.version == version or version is None:
+    """A running request as an engine with ``version`` takes it over; None: it has to begin anew there, or that engine
+    has none (any more)."""
+    if version is None:
+        return None
+    if state.version == version:
         return state
     if in_flight == InFlight.KEEP:
         return replace(state, version=version)
@@ -56,7 +59,7 @@ class EnginePool:
         """Has any trajectory asked twice? Then engines are told that it is worth to keep what they have computed."""
         self.on_return: Callable[[PooledEngine], None] | None = None
         """Called when an engine is up again and needs weights."""
-        self._between: dict[int, Completion] = {}
+        self.between: dict[int, Completion] = {}
         """Requests that no engine has as they move, and what was sampled for them; each dict of ``_passing`` collects
         those of its time."""
         self._passing: list[dict[int, Completion]] = []
@@ -135,10 +138,10 @@ class EnginePool:
         if not pinned and to.version is not None and to.version < state.version:
             to = here
         to.open[request] = entry
-        self._between[request] = state.partial
+        self.between[request] = state.partial
         for seen in self._passing:
             seen[request] = state.partial
-        adapted = state if pinned or to is here else _under(state, to.version, in_flight)
+        adapted = state if (pinned or to is here) and to.version is not None else _under(state, to.version, in_flight)
         try:
             if adapted is None:
                 raise StrettoError("it goes on as a new request")
@@ -146,7 +149,7 @@ class EnginePool:
         except StrettoError:
             to.finished([(request, state.partial)])
         finally:
-            del self._between[request]
+            del self.between[request]
         return to
 
     async def evict(self, request: int, here: PooledEngine) -> None:
@@ -172,7 +175,7 @@ class EnginePool:
     async def snapshot(self, *, settle: bool = False, pause: bool = False) -> dict[int, Completion]:
         """What running requests have sampled so far, by id; ``settle`` and ``pause`` as ``EngineHandle.snapshot``."""
         told = [engine.handle for engine in self if engine.handle.capabilities.partial]
-        passing = dict(self._between)
+        passing = dict(self.between)
         self._passing.append(passing)
         try:
             made = await asyncio.gather(*(handle.snapshot(settle=settle, pause=pause) for handle in told))

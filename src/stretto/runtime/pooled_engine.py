@@ -242,7 +242,8 @@ class PooledEngine:
             else:
                 self.restarting = True
                 self.held.clear()
-                self.finished([(request, empty_completion()) for request in list(self.open)])
+                between = self.pool.between  # what was on its way here isn't lost
+                self.finished([(request, between.get(request) or empty_completion()) for request in list(self.open)])
                 return True
         self._fail(error)
         return False

@@ -70,6 +70,8 @@ class SimulatedEngine(Decoding):
     def import_(self, now: float, state: ExportedRequest) -> None:
         """Go on with an exported request. Raises ``StrettoError`` if its version isn't held here."""
         self._progress(now)
+        if not self._loads:
+            raise StrettoError("engine: there are no weights yet; load a version first")
         if state.request.version is None and state.version != self.version and len(state.partial.tokens):
             raise StrettoError(f"engine: request {state.request.id} is at version {state.version}, here is "
                                f"{self.version}")  # fmt: skip
