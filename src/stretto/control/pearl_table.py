@@ -151,22 +151,17 @@ def load(table: WorkerTable, slots: Collection[int], version: int) -> WorkerTabl
 def settle(table: WorkerTable, now_s: float, latest: int) -> WorkerTable:
     """End the transitions that are over at ``now_s``. Rollout workers that join together are admitted together, and
     only once each holds the ``latest`` version: all or none."""
+    late = {w.ready_s for w in table.workers if w.activity is Activity.JOINING and w.role != WorkerRole.TRAINING
+            and (w.version is None or w.version < latest)}  # fmt: skip
     changed = {}
     for worker in table.workers:
-        over = worker.ready_s <= now_s
-        if worker.activity is Activity.LEAVING and over:
+        if worker.ready_s > now_s:
+            continue
+        if worker.activity is Activity.LEAVING:
             changed[worker.slot] = replace(worker, activity=Activity.INACTIVE, version=None)
-        elif worker.activity is Activity.JOINING and over and _admissible(table, worker, latest):
+        elif worker.activity is Activity.JOINING and (worker.role == WorkerRole.TRAINING or worker.ready_s not in late):
             changed[worker.slot] = replace(worker, activity=Activity.ACTIVE)
     return table.updated(changed)
-
-
-def _admissible(table: WorkerTable, joining: Worker, latest: int) -> bool:
-    if joining.role == WorkerRole.TRAINING:
-        return True
-    group = [w for w in table.workers if w.slot in table.rollout and w.activity is Activity.JOINING
-             and w.ready_s == joining.ready_s]  # fmt: skip
-    return all(worker.version is not None and worker.version >= latest for worker in group)
 
 
 def _leave(worker: Worker, ready_s: float) -> Worker:
