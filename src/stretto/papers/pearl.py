@@ -67,7 +67,8 @@ def replayed_ratios(train_s: float) -> dict[int, tuple[float, float]]:
 def _predictor() -> list[Check]:
     """Eq. 1 against the simulated engine in synchronous turns."""
     cases = [(name, batch, n) for name in PRESETS for batch in (32, 48, 64, 96) for n in (1, 2, 5, 6, 8)]
-    off, exact = [], []
+    off: list[float] = []
+    exact: list[float] = []
     for name, batch, workers in cases:
         whole = replace(PRESETS[name], turns=round(PRESETS[name].turns))
         for profile, errors in ((PRESETS[name], off), (whole, exact if batch % workers == 0 else [])):
