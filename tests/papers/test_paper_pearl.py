@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from stretto.control.pearl import Hysteresis
 from stretto.papers import pearl
 from stretto.papers.base import Settings
-from stretto.papers.pearl_replay import NONE, PREEMPTIBLE, RESERVED, budgets, cluster, mean_rate, replay
+from stretto.papers.pearl_replay import NONE, PREEMPTIBLE, RESERVED, budgets, mean_rate, replay, workload
 
 
 def test_the_segments_gain_what_the_composition_gives() -> None:
@@ -21,7 +21,7 @@ def test_the_segments_gain_what_the_composition_gives() -> None:
 
 
 def test_nothing_is_borrowed_where_training_takes_longer_than_the_rollout() -> None:
-    at = cluster("pearl-8b", 64, 400.0)
+    at = workload("pearl-8b", 64, 400.0)
     assert at.period_s(300.0, 200.0) == (400.0, False)
     assert at.period_s(440.0, 200.0) == (pytest.approx(400 + 9.44 + 0.1 / 1.1 * 200), True)
     assert at.period_s(440.0, 440.0) == (440.0, False)

@@ -15,7 +15,7 @@ from stretto.control.pearl import PRESETS, Hysteresis, Topology, decide, makespa
 from stretto.observe.canvas import Canvas
 from stretto.papers.base import Check, Outcome, Settings
 from stretto.papers.drawing import legend_below
-from stretto.papers.pearl_replay import NONE, OVERLAP, PREEMPTIBLE, RESERVED, Replayed, cluster, mean_rate, replay
+from stretto.papers.pearl_replay import NONE, OVERLAP, PREEMPTIBLE, RESERVED, Replayed, mean_rate, replay, workload
 from stretto.simulation.synchronous_turns import rollout_s
 
 POINTS = 0.003
@@ -55,7 +55,7 @@ def gain(preset: str, batch: float, workers: int) -> float:
 
 def replayed_ratios(train_s: float) -> dict[int, tuple[float, float]]:
     """Segment -> rates over those of RLBoost+ (colocated, elastic) and of ROLL (colocated on the reserved GPUs)."""
-    at = cluster("pearl-8b", 64, train_s)
+    at = workload("pearl-8b", 64, train_s)
     roll = 1 / at.colocated_s(RESERVED)
     found = {}
     for segment, gpus in SEGMENTS.items():
@@ -130,7 +130,7 @@ def _replayed() -> list[Check]:
 
 
 def _over_colocated(preset: str, workers: int) -> float:
-    at = cluster(preset, 64 if preset == "pearl-8b" else 48, TRAIN_S)
+    at = workload(preset, 64 if preset == "pearl-8b" else 48, TRAIN_S)
     return at.colocated_s(workers) / at.pearl_s(workers)
 
 

@@ -44,8 +44,8 @@ NONE = Hysteresis(0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """A workload and its training, ``train_s`` a step. ``toggle_s``: activation and return."""
+class Workload:
+    """What is rolled out, and its training, ``train_s`` a step. ``toggle_s``: activation and return."""
 
     profile: RolloutProfile
     batch: int
@@ -70,10 +70,10 @@ class Cluster:
         return max(makespan_s(self.profile, self.batch, Topology(colocated=workers)), self.train_s)
 
 
-def cluster(preset: str, batch: int, train_s: float) -> Cluster:
+def workload(preset: str, batch: int, train_s: float) -> Workload:
     """A preset with its latencies."""
     times = LATENCIES[preset]
-    return Cluster(PRESETS[preset], batch, train_s, times.activation_s + times.return_s)
+    return Workload(PRESETS[preset], batch, train_s, times.activation_s + times.return_s)
 
 
 def mean_rate(period_s: Callable[[int], float], workers: float) -> float:
@@ -107,7 +107,7 @@ def replay(seed: int, hysteresis: Hysteresis) -> Replayed:
     setup = uniforms(key(seed, _STREAM), 4)
     preset = sorted(PRESETS)[int(setup[0] * len(PRESETS))]
     train_s = 20.0 * 30.0 ** float(setup[2])
-    run = _Run(cluster(preset, BATCHES[int(setup[1] * len(BATCHES))], train_s), LATENCIES[preset], hysteresis)
+    run = _Run(workload(preset, BATCHES[int(setup[1] * len(BATCHES))], train_s), LATENCIES[preset], hysteresis)
     now_s, work, baseline = 0.0, 0.0, 0.0
     for until_s, gpus in budgets(seed, 300.0 * 10.0 ** float(setup[3])):
         period_s, colocated_s = run.budget(now_s, gpus)
@@ -153,8 +153,8 @@ def all_workers() -> WorkerTable:
 class _Run:
     """The table through one course: for every budget a step of training and rollout, with lending where it pays."""
 
-    def __init__(self, cluster: Cluster, times: ReconfigurationLatencies, hysteresis: Hysteresis) -> None:
-        self.cluster, self.times, self.hysteresis = cluster, times, hysteresis
+    def __init__(self, workload: Workload, times: ReconfigurationLatencies, hysteresis: Hysteresis) -> None:
+        self.workload, self.times, self.hysteresis = workload, times, hysteresis
         self.table = all_workers()
         self.ratios: list[float] = []
         self.broken: list[str] = []
@@ -169,22 +169,22 @@ class _Run:
         usable = self.table.usable(gpus)
         dedicated_s = self._reconfigure(usable, now_s)
         held = counts(self.table.rollout)
-        whole = decide(self.cluster.profile, self.cluster.batch, len(usable) + OVERLAP, held, self.hysteresis)
-        period_s, borrows = self.cluster.period_s(dedicated_s, whole.makespan_s)
-        alone_s = max(dedicated_s, self.cluster.train_s)
-        left = 1 - min(1.0, self.cluster.train_s / dedicated_s)
-        lent_s = self.cluster.train_s + self.cluster.toggle_s + left * whole.makespan_s if left else math.inf
+        whole = decide(self.workload.profile, self.workload.batch, len(usable) + OVERLAP, held, self.hysteresis)
+        period_s, borrows = self.workload.period_s(dedicated_s, whole.makespan_s)
+        alone_s = max(dedicated_s, self.workload.train_s)
+        left = 1 - min(1.0, self.workload.train_s / dedicated_s)
+        lent_s = self.workload.train_s + self.workload.toggle_s + left * whole.makespan_s if left else math.inf
         self.regret_s = max(self.regret_s, period_s - min(alone_s, lent_s))
         self.table = training_finished(self.table)
         if borrows:
             self.borrowed += 1
             self._reconfigure(usable | self.table.overlap, now_s)
-        return period_s, self.cluster.colocated_s(len(usable))
+        return period_s, self.workload.colocated_s(len(usable))
 
     def _reconfigure(self, usable: frozenset[int], now_s: float) -> float:
         """Decide, plan, apply; the predicted makespan. What an invariant forbids is written down."""
         before, current = self.table, self.table.rollout
-        decision, step = reconfigure(before, usable, self.cluster.profile, self.cluster.batch, self.hysteresis)
+        decision, step = reconfigure(before, usable, self.workload.profile, self.workload.batch, self.hysteresis)
         after = apply(before, step, now_s, self.times)
         moved = sum(current[slot] is not role for slot, role in step.roles.items() if slot in current)
         needed = len(usable ^ current.keys())  # all usable slots are to work, and no other
@@ -202,7 +202,7 @@ class _Run:
         self.table = settle(load(after, after.rollout, self.version), late_s, self.version)
         if self.table.admitting != self.table.rollout:
             self.broken.append("a worker that joined was not admitted")
-        again, nothing = reconfigure(self.table, usable, self.cluster.profile, self.cluster.batch, self.hysteresis)
+        again, nothing = reconfigure(self.table, usable, self.workload.profile, self.workload.batch, self.hysteresis)
         if again.topology != decision.topology or nothing.changes(self.table.rollout):
             self.broken.append("the same budget was decided otherwise")
         return decision.makespan_s
