@@ -86,7 +86,7 @@ def reproduce(settings: Settings) -> Outcome:
         left_axis.set(yscale="log", xlabel="delay D (optimizer steps)", ylabel="|bias naive| / |bias RAC|")
         left_axis.set_title("By delay")
         legend_below(left_axis)
-        right_axis.hist(means, bins=12)
+        right_axis.hist(means, bins=12, range=(min(means) - 0.5, max(means) + 0.5))  # they may all be one number
         right_axis.axvline(float(np.mean(stream)), color="k", label="the paper's stream")
         right_axis.set(xlabel="mean bias ratio of a stream", ylabel="streams", title="The metric's own noise")
         legend_below(right_axis)

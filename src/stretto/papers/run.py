@@ -74,7 +74,7 @@ def reproduce(paper: Paper, settings: Settings, figures: Path) -> Verdict:
     if outcome.plot is not None:
         try:
             figure = str(save_figure(outcome.plot, figures / f"{paper.name}.png"))
-        except OSError as error:  # a full disk, say: what was measured is kept
+        except (OSError, ValueError) as error:  # a full disk, or figures that can't be drawn: what was measured is kept
             notes = [*notes, f"no figure: {error}"]
     outcome = dataclasses.replace(outcome, notes=notes, plot=None)
     return Verdict(paper, outcome, time.perf_counter() - start, figure, dataclasses.replace(settings, say=_silent))
