@@ -61,7 +61,7 @@ class RowColumn:
             raise InvariantError(f"column {self.field.name!r} has one entry per row: put an array")
         self.field.check(given, rows)
         if self._entries is not None:
-            _check_dtype(self.field, given, self._entries)
+            _check_dtype(self.field, given, self._entries.dtype)
         return given
 
     def write(self, index: Ints, given: Cells) -> int:
@@ -116,8 +116,8 @@ class StepColumn:
         if len(given) != rows:
             raise InvariantError(f"column {self.field.name!r}: {len(given)} rows are put for {rows}")
         self.field.check(given.values, len(given.values))
-        for chunk in self._chunks.values():
-            _check_dtype(self.field, given.values, chunk.entries)
+        if self._dtype is not None:
+            _check_dtype(self.field, given.values, self._dtype)
         return given
 
     def write(self, index: Ints, given: Cells) -> int:
@@ -155,12 +155,13 @@ class StepColumn:
     def read(self, index: Ints) -> Ragged:
         """A copy of the entries of the rows ``index`` [n], in this order."""
         chunk, start, length = self._chunk[index], self._start[index], self._length[index]
-        total = int(length.sum())
-        out = np.empty((total, *self.field.shape), np.int8 if self._dtype is None else self._dtype)
+        ends = start + length
+        joined = (chunk[1:] == chunk[:-1]) & (start[1:] == ends[:-1])
+        if len(index) and joined.all():
+            return Ragged(self._chunks[int(chunk[0])].entries[start[0] : ends[-1]].copy(), length)
+        out = np.empty((int(length.sum()), *self.field.shape), np.int8 if self._dtype is None else self._dtype)
         begins = np.cumsum(length) - length
-        new = np.ones(len(index), np.bool_)
-        new[1:] = (chunk[1:] != chunk[:-1]) | (start[1:] != start[:-1] + length[:-1])
-        runs = np.flatnonzero(new)
+        runs = np.flatnonzero(np.concatenate([[True], ~joined])[: len(index)])
         if out.nbytes >= _RUN_BYTES * len(runs):
             lengths = np.add.reduceat(length, runs) if len(runs) else length
             for number, at, to, count in zip(
@@ -193,6 +194,6 @@ class StepColumn:
                 del self._chunks[number]
 
 
-def _check_dtype(field: Field, given: Array, there: Array) -> None:
-    if given.dtype != there.dtype:
-        raise InvariantError(f"column {field.name!r} holds {there.dtype}, and {given.dtype} is put")
+def _check_dtype(field: Field, given: Array, there: np.dtype[np.generic]) -> None:
+    if given.dtype != there:
+        raise InvariantError(f"column {field.name!r} holds {there}, and {given.dtype} is put")

@@ -35,7 +35,7 @@ class RowIndex:
         self._named = 0
         self._generation, self._arrival = np.empty(0, np.int64), np.empty(0, np.int64)
         self._group, self._partition = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._produced = np.empty((0, len(self._columns)), np.bool_)
+        self._produced = np.empty((len(self._columns), 0), np.bool_)
         self._consumed: dict[str, Bools] = {}
         self._metadata: dict[str, Ints] = {}
         self._answers: dict[_Batch, Rows] = {}
@@ -65,7 +65,7 @@ class RowIndex:
         self.capacity = old + new
 
         def more(known: Array, fill: int) -> Array:
-            return np.concatenate([known, np.full((new, *known.shape[1:]), fill, known.dtype)])
+            return np.concatenate([known, np.full((*known.shape[:-1], new), fill, known.dtype)], -1)
 
         self._generation, self._arrival = more(self._generation, 0), more(self._arrival, 0)
         self._group, self._partition = more(self._group, -1), more(self._partition, -1)
@@ -98,17 +98,17 @@ class RowIndex:
         """These cells hold something from now on. Raises ``InvariantError`` if one did: a cell is put once, which is
         why puts on different cells can come in any order."""
         _check_distinct(rows, "put")
-        cells = np.ix_(rows.index, self.columns(names))
+        cells = np.ix_(self.columns(names), rows.index)
         if (twice := self._produced[cells]).any():
-            row, column = (int(k[0]) for k in np.nonzero(twice))
+            column, row = (int(k[0]) for k in np.nonzero(twice))
             raise InvariantError(f"column {names[column]!r} of row {rows.ids()[row]} was put twice")
         self._produced[cells] = True
 
     def check_produced(self, rows: Rows, names: Sequence[str]) -> None:
         """Raise ``InvariantError`` that names the first of these cells that holds nothing, if there is one."""
-        missing = ~self._produced[np.ix_(rows.index, self.columns(names))]
+        missing = ~self._produced[np.ix_(self.columns(names), rows.index)]
         if missing.any():
-            row, column = (int(k[0]) for k in np.nonzero(missing))
+            column, row = (int(k[0]) for k in np.nonzero(missing))
             raise InvariantError(
                 f"column {names[column]!r} of row {rows.ids()[row]} isn't there yet: request() the columns that you get"
             )
@@ -122,7 +122,7 @@ class RowIndex:
     def ready(self, task: str, names: Sequence[str], partition: str | None = None) -> Ready:
         """What ``task`` may have now: rows with all these columns that it hasn't consumed, in order of arrival. Of one
         partition, or of all (None)."""
-        ready = self._produced[:, self.columns(names)].all(1) & (self._partition >= 0)
+        ready = self._produced[self.columns(names)].all(0) & (self._partition >= 0)
         if task in self._consumed:
             ready &= ~self._consumed[task]
         if partition is not None:
@@ -176,8 +176,9 @@ class RowIndex:
         found = sampler.sample(ready, count)
         if found is None:
             return []
-        served = np.concatenate(found.shares)
-        if not np.isin(np.concatenate([served, found.consumed]), ready.index).all():
+        offered = np.zeros(self.capacity + 1, np.bool_)
+        offered[ready.index] = True
+        if not all(offered[taken].all() for taken in (*found.shares, found.consumed)):
             raise InvariantError(f"{type(sampler).__name__} took rows for task {task!r} that aren't ready for it")
         if task not in self._consumed:
             self._consumed[task] = np.zeros(self.capacity, np.bool_)
@@ -191,7 +192,7 @@ class RowIndex:
         index = rows.index
         self._generation[index] += 1
         self._partition[index] = -1
-        self._produced[index] = False
+        self._produced[:, index] = False
         for known in (*self._consumed.values(), *self._metadata.values()):
             known[index] = 0
         self._free += index.tolist()
