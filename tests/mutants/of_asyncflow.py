@@ -15,8 +15,8 @@ MUTANTS = [
            "return np.asarray(self._generation[rows.index] == rows.generation)", "return rows.index >= 0"),
     Mutant("a released index keeps its generation", "asyncflow", INDEX,
            "self._generation[index] += 1", "self._generation[index] += 0"),
-    Mutant("groups needn't be complete", "asyncflow", SAMPLERS,
-           "whole = np.flatnonzero(members == size)", "whole = np.flatnonzero(members >= 1)"),
+    Mutant("any rows make a group", "asyncflow", SAMPLERS,
+           "np.unique(ready.group, return", "np.unique(np.arange(len(ready.group)) // size, return"),
     Mutant("answers aren't remembered", "asyncflow", INDEX,
            "known = self._answers.get((task, partition, rank, batch_index))", "known = None"),
     Mutant("a deferred load takes no time", "asyncflow", PIPELINE,
@@ -25,7 +25,4 @@ MUTANTS = [
            "oldest = max(iteration - 1, 0) if p.deferred", "oldest = max(iteration - 2, 0) if p.deferred"),
     Mutant("deferral waits for the newest weights", "asyncflow", PIPELINE,
            "oldest = max(iteration - 1, 0) if p.deferred", "oldest = iteration if p.deferred"),
-    Mutant("stages wait for whole batches", "asyncflow", PIPELINE,
-           "consumer = Consumer(self.store, task, columns, self.pipeline.rows)\n",
-           "consumer = Consumer(self.store, task, columns, self.pipeline.rows * self.pipeline.micro_batches)\n"),
 ]  # fmt: skip

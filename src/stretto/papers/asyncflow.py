@@ -41,16 +41,16 @@ def reproduce(settings: Settings) -> Outcome:
     checks = _drills(settings)
     if any(check.passed is False for check in checks):
         return Outcome(checks, ["The store breaks what it promises: nothing is streamed through it."])
-    iterations = 48 if settings.quick else 400
+    iterations, few = (24, 16) if settings.quick else (400, 40)
     base = Pipeline(STAGES, 1, sync_s=SYNC)
     late = replace(base, sync_s=0.0, load_s=LOAD, deferred=True)
     seed = settings.first_seed
-    streamed = {n: stream(replace(base, micro_batches=n), 40, seed) for n in MICRO_BATCHES}
+    streamed = {n: stream(replace(base, micro_batches=n), few, seed) for n in MICRO_BATCHES}
     settings.say("streamed")
     deferred = {n: stream(replace(late, micro_batches=n), iterations, seed) for n in MICRO_BATCHES}
     settings.say("deferred")
     slow = [replace(BALANCED, micro_batches=n, load_on_rollout=on) for n in (1, 2, 8) for on in (False, True)]
-    balanced = [stream(pipeline, iterations, seed) for pipeline in slow]
+    balanced = [stream(pipeline, few, seed) for pipeline in slow]
     settings.say("balanced stages")
     everything = [*streamed.values(), *deferred.values(), *balanced]
     off = [abs(found.iteration_s() - streamed_s(STAGES, n, SYNC)) for n, found in streamed.items()]
@@ -76,7 +76,7 @@ def reproduce(settings: Settings) -> Outcome:
               paper="one step"),
         Check("samples that trained, of which with wrong values, and rows left", _counted(everything),
               "none wrong, none left", None, _counted(everything)[1:] == [0, 0]),
-        *_beyond_the_law(settings, base, late),
+        *_beyond_the_law(settings, few, base, late),
         *_against_colocated(),
     ]  # fmt: skip
     notes = [
@@ -89,11 +89,11 @@ def reproduce(settings: Settings) -> Outcome:
 
 
 def _drills(settings: Settings) -> list[Check]:
-    seeds = settings.range(300, 20)
+    seeds = settings.range(100, 20)
     broken: Counter[str] = Counter()
     for done, seed in enumerate(seeds, 1):
         broken.update(drill(seed))
-        if done % 100 == 0:
+        if done % 20 == 0:
             settings.say(f"{done} of {len(seeds)} schedules")
     return [Check(f"{promise}, {len(seeds)} schedules", broken[promise], "0", 0, broken[promise] == 0)
             for promise in PROMISES]  # fmt: skip
@@ -114,14 +114,14 @@ def _counted(runs: Sequence[Streamed]) -> list[int]:
     return [sum(run.trained for run in runs), sum(run.wrong for run in runs), sum(run.left for run in runs)]
 
 
-def _beyond_the_law(settings: Settings, base: Pipeline, late: Pipeline) -> list[Check]:
+def _beyond_the_law(settings: Settings, iterations: int, base: Pipeline, late: Pipeline) -> list[Check]:
     """What the closed forms leave out: micro-batches of unequal tokens, and stages that needn't wait for each other."""
     alone = sequential_s(STAGES, SYNC)
     ratios = []
-    for seed in settings.range(20, 5):
-        runs = [stream(replace(p, micro_batches=PUBLISHED, by_tokens=True), 40, seed) for p in (base, late)]
+    for seed in settings.range(20, 3):
+        runs = [stream(replace(p, micro_batches=PUBLISHED, by_tokens=True), iterations, seed) for p in (base, late)]
         ratios.append([alone / run.iteration_s() for run in runs])
-    side = stream(replace(base, micro_batches=PUBLISHED, kl_in_update=True), 40, settings.first_seed)
+    side = stream(replace(base, micro_batches=PUBLISHED, kl_in_update=True), iterations, settings.first_seed)
     found = [[*t_interval(column.tolist())] for column in np.array(ratios).T]
     return [
         Check("streamed and deferred / sequential, seconds by tokens (95 %)", found, "reported"),
@@ -146,13 +146,13 @@ def colocated_ratio(devices: int) -> float:
 
 def _against_colocated() -> list[Check]:
     ratios = [colocated_ratio(devices) for devices in DEVICES]
-    grows = all(b > a for a, b in itertools.pairwise(ratios))
+    grows, most = all(b > a for a, b in itertools.pairwise(ratios)), max(ratios)
     return [
-        Check(f"colocated / deferred at each number of devices, {_named(DEVICES)}", ratios, "grows with the devices",
+        Check(f"colocated / deferred on {_named(DEVICES)} devices", ratios, "grows with the devices",
               None, grows, paper="grows", where="scaling, as reported"),
-        Check("its mean", float(np.mean(ratios)), "reported: fitted to the paper's", None, paper=1.59,
+        Check("colocated / deferred, mean", float(np.mean(ratios)), "reported: fitted to the paper's", None, paper=1.59,
               where="abstract"),
-        Check("its largest", max(ratios), "the effect: in [1.3, 2.1]", None, absent=not 1.3 <= max(ratios) <= 2.1,
+        Check("colocated / deferred, largest", most, "the effect: in [1.3, 2.1]", None, absent=not 1.3 <= most <= 2.1,
               paper=2.03, where="peak, as reported"),
     ]  # fmt: skip
 
@@ -169,7 +169,7 @@ def _plot(figure: Canvas, streamed: dict[int, Streamed], deferred: dict[int, Str
         left.plot(list(found), [alone / run.iteration_s() for run in found.values()], "o", color=color,
                   label=f"{name}: rows through the store")  # fmt: skip
         left.axhline(published, color=color, ls=":", label=f"{name}: published")
-    left.set(xlabel="micro-batches", ylabel="sequential / it", title="An iteration")
+    left.set(xlabel="micro-batches", ylabel="sequential / streamed or deferred", title="An iteration")
     left.legend(fontsize=7)
     right.semilogx(DEVICES, [colocated_ratio(devices) for devices in DEVICES], "o-", base=2, label="model [inferred]")
     right.axhline(1.59, color="k", ls="--", label="published mean")
