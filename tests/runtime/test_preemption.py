@@ -18,16 +18,20 @@ from stretto.control.view import View
 from stretto.data.counter import mix
 from stretto.data.modes import InFlight
 from stretto.data.trajectory import Completion
+from stretto.envs.scoring import InlineScoring
 from stretto.kernel.clock import VirtualLoop, run_virtual
 from stretto.kernel.errors import ConfigError, InvariantError
 from stretto.kernel.events import Event, EventLog, read_events
 from stretto.observe.checker import check_events
 from stretto.rollout.types import Request, SamplingParams
 from stretto.run.launch import launch
+from stretto.runtime.client import RolloutClient
 from stretto.runtime.engine_pool import EnginePool
+from stretto.runtime.preemption import Preemption
 from stretto.runtime.workers.inline import InlineEngine
 from stretto.weights.in_process import InProcess
 
+from .handles import Idle
 from .harness import Wired, assert_clean, configure, ledger, of, rehearse, simulate, tiny, trained
 
 SMALL = ("prompts_per_step=4", "group_size=2", "engine.max_num_seqs=8", "engine.count=3", "lag_bound=2", "max_steps=12",
@@ -306,3 +310,33 @@ def test_trajectories_move_between_processes(model: Path, tmp_path: Path) -> Non
     assert_clean(events)
     assert of(events, "Preempted")
     assert len(trained(events)) == 6 * 4 * 4
+
+
+def test_weights_that_came_just_now_are_no_fault_of_the_rule(tmp_path: Path) -> None:
+    """An engine serves a version a moment before the log says so, and the view with it."""
+    log, view = EventLog(None, lambda: 0.0), View(watch=True)
+
+    async def play() -> None:
+        handles = [Idle(f"engine-{i}") for i in range(2)]
+        pool = EnginePool(handles, log)
+        log.hear(deciding=[view])
+        for engine in pool:
+            log.emit("WorkerUp", worker=engine.name, role="engine")
+            log.emit("Loaded", worker=engine.name, version=0, start=0.0)
+            engine.loaded(0)
+        client = RolloutClient(trajectory=0, noise_key=0, group=0, engine=pool["engine-0"], sampling=SamplingParams(),
+                               seed=0, scoring=InlineScoring(), log=log)  # fmt: skip
+        failed: list[BaseException] = []
+        moves = Preemption(pool, log, view, InFlight.KEEP, lambda trajectory: client, failed.append)
+        client.current = (next(pool.ids), None)
+        client.engine.open[0] = (asyncio.get_running_loop().create_future(), 0, 0)
+        go = PreemptionAction(Preempt.MIGRATE, 0, "engine-1")
+        pool["engine-0"].loaded(1)
+        moves.act([go])
+        assert client.engine.name == "engine-0"
+        log.emit("Loaded", worker="engine-0", version=1, start=0.0)
+        with pytest.raises(InvariantError, match="holds version 0, and the trajectory is at version 1"):
+            moves.act([go])
+        await moves.close()
+
+    asyncio.run(play())

@@ -19,7 +19,7 @@ VERSIONS = 256
 """Versions that no open trajectory can have any more are forgotten once there are so many of them."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Engine:
     """A worker that serves versions. ``loaded``: all that it ever held; ``held``: now (None: nothing, or it is down).
 
@@ -59,16 +59,16 @@ class Group:
 
 
 _NONE: frozenset[int] = frozenset()
-_NOBODY: frozenset[str] = frozenset()
+_NOBODY: frozenset[Engine] = frozenset()
 
 
 class Open:
     """A trajectory that has not ended. ``sampled``: token-weighted sum of its versions; ``oldest``: least of them.
 
     ``submitted``: first; ``since``: last start of its rollout (submission or restart); ``turn``: end of its last turn.
-    ``earlier``: versions of the engines that it ran on before. ``left``: names of engines whose first tokens it may
-    still be told of. ``rests``: it was paused or evicted. ``request``: the last that got its first
-    token; ``counted``: the one that the last turn ended with.
+    ``earlier``: versions of the engines that it ran on before a restart; ``left``: engines that it ran on since.
+    ``rests``: it was paused or evicted. ``request``: the last that got its first token; ``counted``: the one that the
+    last turn ended with.
     """
 
     __slots__ = (
@@ -93,9 +93,12 @@ class Open:
 
     def move(self, engine: Engine) -> None:
         """It goes on there."""
-        self.earlier |= self.engine.loaded
-        self.left |= {self.engine.name}
+        self.left |= {self.engine}
         self.engine = engine
+
+    def loaded(self, version: int) -> bool:
+        """Has an engine that it ran on loaded this? What one serves the log says a moment later."""
+        return version in self.engine.loaded or version in self.earlier or any(version in e.loaded for e in self.left)
 
     def finish(self, versions: list[list[int]], rewarded: bool) -> None:
         """It is done: sum up its tokens."""

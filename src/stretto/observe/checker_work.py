@@ -117,7 +117,7 @@ class WorkRules(Rules):
         s, last, count = self.state, known.version, 0
         # what a restarted trajectory had sampled before is as old as its first submission
         begin = known.submitted if known.restarted else max(event["start"], known.submitted)
-        loaded, released, pin = known.engine.loaded, s.released, known.pin
+        released, pin = s.released, known.pin
         if known.group.resting:
             self.bad(f"trajectory {id} goes on, but its group was not restarted")
         for version, n in event["versions"]:
@@ -133,7 +133,7 @@ class WorkRules(Rules):
             last = version
             if version > s.published:
                 self.bad(f"trajectory {id}: sampled by version {version}; published is {s.published}")
-            elif version not in loaded and version not in known.earlier:
+            elif not known.loaded(version):
                 who = known.engine.name if version in s.loaded else "no engine"
                 self.bad(f"trajectory {id}: sampled by version {version}, which {who} has {_not(who)}loaded")
             elif version in released and released[version] < begin - SLACK_S:
@@ -171,7 +171,7 @@ class WorkRules(Rules):
                 continue
             if known.done:
                 self.bad(f"trajectory {id}: a first token after its end")
-            if engine != known.engine.name and engine not in known.left:
+            if engine != known.engine.name and engine not in {left.name for left in known.left}:
                 self.bad(f"trajectory {id} runs on {known.engine.name}, not on {engine}")
             if request <= known.request:
                 self.bad(f"trajectory {id}: the first token of request {request} after that of request {known.request}")

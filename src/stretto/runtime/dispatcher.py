@@ -68,7 +68,9 @@ class Dispatcher:
             fatal=fatal,
             promised=context.late.promised if context.late is not None else None,
         )
-        self.preemption = Preemption(context.engines, context.log, self._c.control.in_flight, self._client_of, fatal)
+        self.preemption = Preemption(
+            context.engines, context.log, context.view, self._c.control.in_flight, self._client_of, fatal
+        )
         if getattr(context.rules.preemption, "watches_trajectories", False):
             context.log.hear(deciding=[Wakes(self.wake, OCCASIONS)])
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from stretto.control.actions import Preempt, PreemptionAction
+from stretto.control.view import View
 from stretto.data.modes import InFlight
 from stretto.kernel.errors import InvariantError, did_you_mean
 from stretto.kernel.events import Event, EventLog
@@ -40,10 +41,10 @@ class Preemption:
     """``client_of(trajectory)``: of a trajectory that runs, else None; ``fatal(error)`` ends the run."""
 
     def __init__(
-        self, engines: EnginePool, log: EventLog, in_flight: InFlight,
+        self, engines: EnginePool, log: EventLog, view: View, in_flight: InFlight,
         client_of: Callable[[int], RolloutClient | None], fatal: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
-        self._engines, self._log, self._in_flight = engines, log, in_flight
+        self._engines, self._log, self._view, self._in_flight = engines, log, view, in_flight
         self._client_of, self._fatal = client_of, fatal
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[int, asyncio.Task[None]] = {}
@@ -56,9 +57,11 @@ class Preemption:
             if client is None:
                 raise InvariantError(f"control.preemption: {action.verb} of trajectory {action.trajectory}, which "
                                      "doesn't run")  # fmt: skip
-            to = client.engine if action.engine is None else self._target(client, action.engine)
             self._check_rest(client, action)
             here = client.engine
+            to = here if action.engine is None else self._target(client, action.engine)
+            if to is None:
+                continue
             self._log.emit("Preempted", traj=action.trajectory, verb=action.verb, engine=to.name)
             if to is not here:
                 self._settle_in(client, to)
@@ -77,8 +80,9 @@ class Preemption:
                 case Preempt.MIGRATE:
                     self._then(client, self._move(client, to))
 
-    def _target(self, client: RolloutClient, name: str) -> PooledEngine:
-        """The engine of this name, if the trajectory can go on there."""
+    def _target(self, client: RolloutClient, name: str) -> PooledEngine | None:
+        """The engine of this name, if the trajectory can go on there. None: its own engine has loaded newer weights
+        just now, which the rule couldn't know; it is asked again."""
         found, here, least = self._engines.by_name.get(name), client.engine, client.newest
         if found is here:
             raise InvariantError(f"control.preemption moves trajectory {client.trajectory} to {name!r}, where it is")
@@ -94,9 +98,16 @@ class Preemption:
             why = did_you_mean(name, self._engines.by_name)
         elif client.pin is not None:
             why = f"it holds {sorted(found.held)}, and the trajectory is pinned to version {client.pin}"
+        elif (known := self._known(here, found)) is not None and known >= client.newest:
+            return None
         else:
             why = f"it holds version {found.version}, and the trajectory is at version {least}"
         raise InvariantError(f"control.preemption can't move trajectory {client.trajectory} to {name!r}: {why}")
+
+    def _known(self, here: PooledEngine, there: PooledEngine) -> int | None:
+        """What the rule sees that ``there`` holds, if it sees nothing newer ``here``."""
+        seen, other = (self._view.engines[engine.name].version for engine in (there, here))
+        return seen if seen is not None and (other is None or seen >= other) else None
 
     def _check_rest(self, client: RolloutClient, action: PreemptionAction) -> None:
         rests = client.gate is not None
