@@ -80,7 +80,7 @@ class Audit:
         self.phases |= {t.phase for t in view.trajectories.values()}
         assert len(view.trajectories) == view.open
         assert {t.id for t in running} == {id for g in view.running.values() for id in g.open}
-        assert all(view.running[t.group].engine == t.engine for t in running)
+        assert all(view._elsewhere.get(t.id, view.running[t.group].engine) == t.engine for t in running)
         by_phase = Counter((t.engine, t.phase) for t in running)
         for name, load in view.load.items():
             assert load.queued == by_phase[name, Phase.QUEUED]

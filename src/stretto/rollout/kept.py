@@ -38,8 +38,9 @@ class KeptTurns(Generic[T]):
 
     def put(self, trajectory: int, tokens: int, version: int, pinned: bool, state: T) -> None:
         """Keep this for the next turn of a trajectory."""
-        self.take(trajectory, version)
-        if not self.fits(tokens):
+        if (before := self._kept.pop(trajectory, None)) is not None:
+            self._tokens -= before.tokens
+        if tokens > self._limit:
             return
         self._kept[trajectory] = _Entry(tokens, version, pinned, state)
         self._tokens += tokens

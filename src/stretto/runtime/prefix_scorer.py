@@ -15,10 +15,10 @@ from stretto.pool.segments import forgetting, prefix
 from stretto.runtime.context import RunContext
 
 
-async def score_prefixes(context: RunContext, pool: Pool) -> bool:
+async def score_prefixes(context: RunContext, rule: ScoresPrefixes, pool: Pool) -> bool:
     """Score what the pool rule asks for and log it; False: it asks for nothing."""
-    rule, view = context.rules.pool, context.view
-    if not isinstance(rule, ScoresPrefixes) or not (asked := set(rule.prefixes(view))):
+    view = context.view
+    if not (asked := set(rule.prefixes(view))):
         return False
     segments = [found for group in pool.groups() if not asked.isdisjoint(group.ids)
                 for one in group.trajectories() if one.id in asked and (found := prefix(one)) is not None]  # fmt: skip

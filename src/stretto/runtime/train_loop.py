@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stretto.control.pace import ScoresPrefixes
 from stretto.data.schema import Columns
 from stretto.kernel.errors import DeadlockError, InvariantError
 from stretto.kernel.metrics import Metric, Section, declare, joined
@@ -42,6 +43,8 @@ class TrainLoop:
         )
         self._stall_s = 0.0
         """How long the next step has waited for old log-probabilities."""
+        rule = context.rules.pool
+        self._prefix_rule = rule if isinstance(rule, ScoresPrefixes) else None
         self.stopping = False
 
     def stop(self) -> None:
@@ -79,7 +82,7 @@ class TrainLoop:
             self._dispatcher.changed.clear()
             if self.stopping:
                 return None
-            if await score_prefixes(ctx, self._dispatcher.pool):
+            if self._prefix_rule is not None and await score_prefixes(ctx, self._prefix_rule, self._dispatcher.pool):
                 continue
             self._dispatcher.evict()
             ids = ctx.rules.batch.form(ctx.view)
