@@ -42,7 +42,7 @@ docs: $(READY)
 
 benchmarks: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	for name in engine overlap publish simulate trl objectives old_policy tabular; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in engine overlap publish simulate dataplane trl objectives old_policy tabular; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info
