@@ -64,7 +64,7 @@ def mid_rank_percentiles(values: Sequence[float]) -> list[float]:
 def effective_staleness(waiting: int, generation: float, percentile: float, gamma: float) -> float:
     """E = S_wait + S_gen p^gamma, in versions: ``generation`` is the mean over a trajectory's tokens, ``percentile``
     that of its forgetting inside the pool. gamma = inf counts waiting alone, gamma = 0 the total staleness."""
-    return waiting + generation * percentile**gamma
+    return waiting + generation * float(percentile**gamma)
 
 
 def rejected(pool: Collection[WaitingGroup], version: int, count: int, gamma: float) -> list[int]:

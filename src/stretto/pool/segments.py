@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.data.records import UNRECORDED
 from stretto.data.schema import Columns
 from stretto.data.trajectory import Trajectory
-
-Floats = NDArray[np.float64]
 
 
 def segment(trajectory: Trajectory, mask: NDArray[np.bool_]) -> Trajectory | None:
@@ -30,11 +30,13 @@ def prefix(trajectory: Trajectory) -> Trajectory | None:
     return segment(t, t.mask & (t.versions < sampled[-1])) if len(sampled) else None
 
 
-def forgetting(columns: Columns, logp: Floats, absolute: bool) -> Floats:
+def forgetting(columns: Columns, logp: NDArray[np.floating[Any]], absolute: bool) -> NDArray[np.float64]:
     """How far a policy has moved away from each of these segments, of at least one policy token: mean over those of
     max(0, logp_behavior - logp), or of the distance if ``absolute``. ``logp``: flat, as the learner scores them."""
     gap = columns["logp_behavior"] - logp
     drift = np.where(columns["mask"], np.abs(gap) if absolute else np.maximum(gap, 0.0), 0.0)
     starts = columns["length"].cumsum() - columns["length"]
-    mean: Floats = np.add.reduceat(drift, starts) / np.add.reduceat(columns["mask"], starts, dtype=np.int64)
+    mean: NDArray[np.float64] = np.add.reduceat(drift, starts) / np.add.reduceat(
+        columns["mask"], starts, dtype=np.int64
+    )
     return mean
