@@ -50,8 +50,8 @@ PAPERS: tuple[Paper, ...] = (
           "A constant step normaliser pushes long failures harder than one over the length",
           "stretto.objectives.asyncwebrl", "asyncwebrl"),
     Paper("pace", "Where Does Staleness Accumulate? Pool Aware Effective Staleness Control for Asynchronous RL in LLM "
-          "Post-Training", "2609.36830", "Most staleness is waiting in the pool: pace admission by the pool",
-          "stretto.control"),
+          "Post-Training", "2609.36830", "Reject by waiting in full, and by generation only where the policy has moved",
+          "stretto.control.pace", "pace"),
     Paper("pearl", "PEARL: Adaptive Prefill-Decode Execution with Elasticity for Agentic Reinforcement Learning",
           "2609.35158", "Moving workers between prefill, decode and training follows the load",
           "stretto.control.pearl", "pearl"),
