@@ -118,12 +118,11 @@ def reproduce(settings: Settings) -> Outcome:
         settings.say(f"length trained / made, {arm}: {ratios[arm]:.3f}")
     checks = [*_by_hand(), *_fixed_point(fixed, unfiltered, quick), *_bias(ratios), *_step_times(settings)]
     notes = [
-        "The paper publishes neither target occupancy nor smoothing nor the score's form; these and the set-ups are "
-        "[inferred].",
-        "Arrivals fluctuate, so the occupancy settles 2 above its fixed point of 76.8.",
-        "The expected length ratios .71, .91 and 1.09 did not appear; a second simulation, written apart, agrees with "
-        "the loop. By these rules none can exceed 1: generation staleness only adds, most to the long.",
-        "Accuracy at equal simulated time was not compared.",
+        "Target, smoothing, score and set-ups are [inferred].",
+        "Arrivals fluctuate: the occupancy settles 2 above its fixed point.",
+        "The expected length ratios .71, .91 and 1.09 did not appear; a second simulation agrees with the loop, and by "
+        "these rules none can exceed 1.",
+        "Accuracy was not compared.",
     ]
     return Outcome(checks, notes, lambda figure: _plot(figure, fixed[0], unfiltered[0], ratios))
 
