@@ -78,7 +78,7 @@ def test_reproduce_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: p
         ((), "which paper"),
         (("copc", "--all"), "which paper"),
         (("copcc",), "did you mean 'copc'"),
-        (("pace",), "no experiment yet"),
+        (("marlaas",), "no experiment yet"),
     ):
         code, _, err = run(monkeypatch, capsys, "reproduce", *arguments)
         assert code == 1
