@@ -28,7 +28,7 @@ from stretto.control.pearl import (
 )
 from stretto.kernel.errors import ConfigError, InvariantError
 
-PROPERTY = settings(max_examples=100, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=100, derandomize=True)
 SMALL, LARGE = PRESETS["pearl-8b"], PRESETS["pearl-30b"]
 NONE = Hysteresis(0, 0)
 profiles = st.builds(

@@ -13,7 +13,7 @@ from stretto.control.pearl import Topology, topologies
 from stretto.control.pearl_plan import Plan, WorkerRole, counts, plan, plan_cost, redispatch
 from stretto.kernel.errors import InvariantError
 
-PROPERTY = settings(max_examples=100, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=100, derandomize=True)
 C, P, D = WorkerRole.COLOCATED, WorkerRole.PREFILL, WorkerRole.DECODE
 roles = st.sampled_from((C, P, D))
 

@@ -24,7 +24,7 @@ from stretto.control.pearl_table import (
 )
 from stretto.kernel.errors import InvariantError
 
-PROPERTY = settings(max_examples=100, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=100, derandomize=True)
 C, P, D, T = WorkerRole.COLOCATED, WorkerRole.PREFILL, WorkerRole.DECODE, WorkerRole.TRAINING
 PROFILE, TIMES = PRESETS["pearl-8b"], LATENCIES["pearl-8b"]
 DEDICATED, OVERLAP = 5, 3

@@ -33,7 +33,7 @@ def test_who_comes_too_late_or_with_a_wrong_key_is_told() -> None:
         blobs.put(np.zeros(1), references=0)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=10), st.randoms(use_true_random=False))
 def test_every_blob_is_freed_exactly_once_and_nothing_is_left(put: list[tuple[int, int]], random: object) -> None:
     blobs = Blobs()

@@ -38,7 +38,7 @@ def ragged(cells: Ragged) -> list[list[int]]:
     return [row.tolist() for row in cells.rows()]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(lengths, st.randoms(use_true_random=False))
 def test_get_returns_what_was_put_in_any_order_of_rows(numbers: list[int], random: object) -> None:
     s = store()
@@ -281,7 +281,7 @@ PUTS: list[Put] = [
 ]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.permutations(range(len(PUTS))))
 def test_puts_on_different_cells_commute(order: list[int]) -> None:
     s = store()
@@ -309,7 +309,7 @@ class Ledger:
         return [row for row, cells in self.cells.items() if set(columns) <= set(cells) and row not in taken]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.data())
 def test_any_schedule_of_puts_requests_and_releases_does_as_a_ledger_says(data: st.DataObject) -> None:
     s, ledger, handles, gone = store(), Ledger(), {}, []

@@ -31,7 +31,7 @@ def test_sequential_takes_what_came_first() -> None:
     assert Sequential().sample(r, 4) is None
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 6), max_size=24), st.integers(1, 4), st.integers(1, 4))
 def test_a_group_comes_whole_or_not_at_all(groups: list[int], size: int, wanted: int) -> None:
     counts = {g: groups.count(g) for g in groups}
@@ -55,7 +55,7 @@ def test_a_count_that_is_no_whole_number_of_groups_is_refused() -> None:
         GroupComplete(2).sample(ready([0, 0]), 5)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 50), max_size=7), st.integers(1, 3))
 def test_differencing_divides_all_weights_and_no_worse_than_greedy_allows(weights: list[int], parts: int) -> None:
     found = largest_differencing(weights, parts)
@@ -75,7 +75,7 @@ def test_differencing_of_the_textbook_example() -> None:
     assert sorted(sum(weights[k] for k in part) for part in found) == [14, 16]  # Karmarkar-Karp leaves 2
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=6), st.integers(1, 4))
 def test_with_equal_counts_all_parts_get_equally_many(weights: list[int], parts: int) -> None:
     many = weights * parts
@@ -89,7 +89,7 @@ def test_weights_that_cannot_be_shared_equally_are_refused() -> None:
         largest_differencing([1, 2, 3], 2, equal_counts=True)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 3))
 def test_ranks_get_whole_groups_disjoint_and_together_all_that_is_ready(
     sizes: list[int], ranks: int, group: int

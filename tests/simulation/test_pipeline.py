@@ -30,7 +30,7 @@ def test_a_deferred_iteration_is_longer_than_its_slowest_stage_where_the_flow_bi
         flow_s(balanced, 0)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(stages, st.integers(1, 4), st.integers(0, 16).map(lambda k: k / 64))
 def test_streaming_takes_as_long_as_the_closed_form(times: tuple[float, ...], n: int, sync_s: float) -> None:
     run = stream(Pipeline(times, n, sync_s=sync_s, rows=1), 8)  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def test_a_deferred_pipeline_settles_on_the_closed_form(times: tuple[float, ...]
     assert stream(p, 24).iteration_s() == pytest.approx(deferred_s(times, n, 0.2, load_on_rollout=on_rollout), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(stages, st.integers(1, 4), st.integers(0, 16).map(lambda k: k / 64), st.booleans())
 def test_deferred_loading_takes_as_long_as_the_closed_form(
     times: tuple[float, ...], n: int, load_s: float, on_rollout: bool
